@@ -1,0 +1,290 @@
+//! The seam between the protocol editors and the sidecar's decisions.
+//!
+//! An *editor* ([`crate::h1`], [`crate::h2`]) owns the bytes of one link: one application connection paired with one
+//! upstream connection. It knows framing and nothing of rules. At the four interception points it calls an
+//! [`Interceptor`], which knows rules and nothing of framing. Neither does I/O, reads a clock or draws a random number:
+//! bytes go in, bytes and calls come out, so both can be tested byte by byte.
+//!
+//! Life of an exchange, seen from the editor (design §3.3; `docs/request-life.md` has the picture):
+//!
+//! 1. [`Interceptor::request`] when a complete request head has arrived. `Pass` forwards it, `Park` keeps it (and what
+//!    follows on that stream) until [`Resume`], `Act` does a fault.
+//! 2. [`Interceptor::stamp`] exactly once for every part that really leaves, at the moment it is written: what a parked
+//!    message carries is what is known when it is released, not when it came.
+//! 3. [`Interceptor::response`] at the final response head (never for 1xx). `Withhold` keeps head and body back until the
+//!    trailers, where the outcome of a gRPC call is.
+//! 4. [`Interceptor::response_end`] at the end of the response, with its trailers if it has any.
+//! 5. [`Interceptor::closed`] exactly once per exchange, whatever happened.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// One exchange (request and response) on one link. The editor assigns it: the ordinal of the request on HTTP/1, the
+/// application's stream id on HTTP/2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// The version of HTTP an exchange uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.0 or HTTP/1.1.
+    Http1,
+    /// HTTP/2, by prior knowledge.
+    Http2,
+}
+
+/// Field lines as received, in order, borrowed from the editor.
+#[derive(Debug, Default, Clone)]
+pub struct Fields<'a>(pub SmallVec<[(&'a [u8], &'a [u8]); 24]>);
+
+impl<'a> Fields<'a> {
+    /// Every value of `name` (given in lower case; names are compared without case), in order.
+    pub fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + '_ {
+        self.0.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| *v)
+    }
+
+    /// The first value of `name` as text; `None` when absent or not UTF-8.
+    pub fn text(&self, name: &'static str) -> Option<&'a str> {
+        self.all(name).next().and_then(|v| std::str::from_utf8(v).ok())
+    }
+}
+
+/// A request head at [`Interceptor::request`]. Pseudo-header fields are in their own members, not in `fields`.
+#[derive(Debug, Clone)]
+pub struct RequestHead<'a> {
+    /// HTTP version of the link.
+    pub protocol: Protocol,
+    /// Method, as received.
+    pub method: &'a str,
+    /// Request target without scheme and authority: path and query (`*` for an asterisk-form `OPTIONS`; the authority
+    /// for `CONNECT`).
+    pub path: &'a str,
+    /// `:authority` or `Host`, or the authority of an absolute-form target; empty if there is none.
+    pub authority: &'a str,
+    /// Field lines without pseudo-header fields.
+    pub fields: Fields<'a>,
+    /// The request ends with this head.
+    pub ends: bool,
+}
+
+/// A final response head at [`Interceptor::response`].
+#[derive(Debug, Clone)]
+pub struct ResponseHead<'a> {
+    /// Status code, 200 to 999.
+    pub status: u16,
+    /// Field lines without pseudo-header fields.
+    pub fields: Fields<'a>,
+    /// The response ends with this head (for gRPC: a trailers-only answer; its status is in `fields`).
+    pub ends: bool,
+}
+
+/// What to do with a message at an interception point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Forward it now.
+    Pass,
+    /// Keep it until [`Resume`]. Later messages of *other* HTTP/2 streams go on.
+    Park,
+    /// Do a fault instead of forwarding.
+    Act(Act),
+    /// Responses only: keep head and body back until [`Interceptor::response_end`], but not more than `limit` body bytes;
+    /// beyond that the editor calls [`Interceptor::refused`] with [`Refusal::Size`] and passes everything on.
+    /// From `request` or `response_end` it means `Pass`.
+    Withhold {
+        /// Most body bytes to keep back.
+        limit: usize,
+    },
+}
+
+/// A fault, as the editor carries it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// The application gets no byte. A request is not forwarded; a response is taken off the wire (its body drained to a
+    /// limit). The exchange stays open until the application gives up or [`Resume::Close`].
+    Drop,
+    /// HTTP/1: TCP RST of the application's connection. HTTP/2: RST_STREAM with this code.
+    Reset {
+        /// HTTP/2 error code (RFC 9113 §7); ignored on HTTP/1.
+        code: u32,
+    },
+    /// Answer with a response the sidecar made. At the request: nothing goes upstream. At the response: the upstream's
+    /// answer is taken off the wire and thrown away.
+    Answer(Box<Made>),
+}
+
+/// A response made by the sidecar. It never gets [`Interceptor::stamp`]ed; `fields` is all there is, besides the framing
+/// fields that the editor adds (`content-length` on HTTP/1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Status code.
+    pub status: u16,
+    /// Field lines, names in lower case.
+    pub fields: Vec<(String, String)>,
+    /// Body; empty for a gRPC trailers-only answer, whose status stands in `fields`.
+    pub body: Bytes,
+}
+
+/// The end of a [`Verdict::Park`] or of an [`Act::Drop`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resume {
+    /// Forward the parked message, stamped now.
+    Pass,
+    /// Do a fault with the parked message.
+    Act(Act),
+    /// Close what was dropped: FIN on HTTP/1, RST_STREAM CANCEL on HTTP/2. No effect on an exchange that is not dropped.
+    Close,
+}
+
+/// A part of a message that is about to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The request head, towards the upstream.
+    Request,
+    /// The final response head, towards the application.
+    Response,
+    /// The end of the response, towards the application. Edits are merged into the trailers. Where the message has none,
+    /// HTTP/2 editors append a trailer block for a non-empty edit and HTTP/1 editors drop it.
+    ResponseEnd,
+}
+
+/// One edit of field lines. Every line that is not named stays as it was received, bytes and place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edit {
+    /// The first line of that name gets this value in its place, further lines of the name go; without one, a line is
+    /// added at the end. Never HPACK-indexed.
+    Set(&'static str, String),
+    /// Every line of that name goes.
+    Remove(&'static str),
+}
+
+/// The edits of one part, applied in order.
+pub type Edits = SmallVec<[Edit; 4]>;
+
+/// Why an editor did not do what a verdict or a resume asked. The message was (or will be) forwarded unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// HTTP/1: another request of the connection is outstanding, so a drop, a reset or a made answer would hit it too.
+    Pipelined,
+    /// The withheld body grew beyond its limit; head and body were released, the end is still to come.
+    Size,
+    /// HTTP/2: the upstream said GOAWAY and will not process the parked request; the application was told so.
+    Goaway,
+    /// The message already left.
+    TooLate,
+}
+
+/// How an exchange ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The response was written to its end (made answers included).
+    Complete,
+    /// The application cancelled the stream or closed the connection first.
+    ByApplication,
+    /// The upstream refused, closed or reset before the end of the response, or broke the protocol.
+    ByUpstream,
+    /// A fault ended it: a reset, or a drop that was closed by [`Resume::Close`].
+    ByFault,
+}
+
+/// The decisions at the interception points. Calls are synchronous; an implementation answers at once and defers with
+/// [`Verdict::Park`].
+pub trait Interceptor {
+    /// A complete request head has arrived from the application side of the link.
+    fn request(&mut self, stream: StreamId, head: &RequestHead<'_>) -> Verdict;
+
+    /// A final response head has arrived from the upstream.
+    fn response(&mut self, stream: StreamId, head: &ResponseHead<'_>) -> Verdict;
+
+    /// The response has arrived to its end. Called once after `response` unless `head.ends`, with the trailers if the
+    /// message has any. The verdict acts on what has not left yet: the whole response if it was withheld, else its end.
+    fn response_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) -> Verdict;
+
+    /// A part is about to be written: how to edit its field lines. A part that a fault replaced is never stamped.
+    fn stamp(&mut self, stream: StreamId, part: Part) -> Edits;
+
+    /// The editor could not do what was asked.
+    fn refused(&mut self, stream: StreamId, why: Refusal);
+
+    /// The exchange is over; the last call for this stream.
+    fn closed(&mut self, stream: StreamId, how: Closed);
+}
+
+/// What an editor wants done with a socket once its output has been written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fate {
+    /// Go on.
+    #[default]
+    Open,
+    /// Shut down the writing side, go on reading.
+    Fin,
+    /// Shut down the writing side, read and discard up to 1 MiB or 2 s, then close: closing with unread bytes would be an
+    /// RST that eats the answer.
+    Linger,
+    /// Close at once.
+    Close,
+    /// Close with an RST (`SO_LINGER` 0), after the output has been written.
+    Reset,
+}
+
+/// How a peer's side of a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerEnd {
+    /// Orderly end of its bytes (FIN); the other direction may go on.
+    Eof,
+    /// The connection broke (RST or another socket error).
+    Broken,
+    /// The upstream could not be connected at all.
+    Refused,
+}
+
+/// Bytes and fates that an editor wants carried out, in this order: bytes first, then the fate.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Bytes for the application.
+    pub to_app: bytes::BytesMut,
+    /// What becomes of the application's connection after `to_app`.
+    pub app: Fate,
+    /// Bytes for the upstream.
+    pub to_upstream: bytes::BytesMut,
+    /// What becomes of the upstream's connection after `to_upstream`.
+    pub upstream: Fate,
+}
+
+/// One link's bytes: a protocol editor without I/O.
+pub trait Editor {
+    /// Bytes from the application.
+    fn app_bytes(&mut self, input: &[u8], decide: &mut dyn Interceptor);
+    /// Bytes from the upstream.
+    fn upstream_bytes(&mut self, input: &[u8], decide: &mut dyn Interceptor);
+    /// The application's side ended.
+    fn app_end(&mut self, how: PeerEnd, decide: &mut dyn Interceptor);
+    /// The upstream's side ended.
+    fn upstream_end(&mut self, how: PeerEnd, decide: &mut dyn Interceptor);
+    /// A parked or dropped exchange goes on. Unknown or closed streams are ignored.
+    fn resume(&mut self, stream: StreamId, resume: Resume, decide: &mut dyn Interceptor);
+    /// What is to be written; the driver takes bytes from its front as the sockets accept them.
+    fn output(&mut self) -> &mut Output;
+    /// Whether the editor takes more bytes from the application now (back-pressure for what is parked).
+    fn wants_app(&self) -> bool;
+    /// Whether the editor takes more bytes from the upstream now.
+    fn wants_upstream(&self) -> bool;
+}
+
+/// Names one link of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// What the connection driver needs of the sidecar's brain ([`crate::sidecar`] in production, a recorder in tests).
+pub trait Decider {
+    /// A connection was accepted by the listener with this index in the configuration.
+    fn opened(&mut self, listener: usize) -> LinkId;
+    /// Run `call` with the interceptor of `link`, at `now`.
+    fn intercept(&mut self, link: LinkId, now: std::time::Instant, call: &mut dyn FnMut(&mut dyn Interceptor));
+    /// The link is gone; every exchange of it was closed before.
+    fn gone(&mut self, link: LinkId);
+    /// Messages of any link that may go on since the last call. The driver carries them out only after it has written
+    /// what the call that caused them put out (design §3.5: "after the message that made it grow has been written").
+    fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)>;
+    /// A connection turned out to be neither HTTP/1 nor HTTP/2 and passes as opaque TCP.
+    fn opaque(&mut self, link: LinkId);
+}

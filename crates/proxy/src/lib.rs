@@ -1,0 +1,2 @@
+//! The sidecar: a transparent HTTP editor that observes, carries evidence and injects faults.
+pub mod exchange;
