@@ -1,1 +1,10 @@
-//! placeholder
+//! The vocabulary of Aftershock: identifiers, events, evidence, guards, plans, traces, and the formats they travel in.
+//!
+//! Pure: no I/O, no clock, no randomness. Everything here is a value and functions of values, so that the sidecar, the
+//! controller and the generator run the same code on the same words (`docs/ARCHITECTURE.md`).
+
+pub mod event;
+pub mod evidence;
+pub mod hop;
+pub mod id;
+pub mod name;
