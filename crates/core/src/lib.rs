@@ -3,8 +3,15 @@
 //! Pure: no I/O, no clock, no randomness. Everything here is a value and functions of values, so that the sidecar, the
 //! controller and the generator run the same code on the same words (`docs/ARCHITECTURE.md`).
 
+pub mod duration;
 pub mod event;
 pub mod evidence;
 pub mod hop;
 pub mod id;
 pub mod name;
+pub mod plan;
+pub mod replay;
+pub mod span;
+pub mod trace;
+pub mod wire;
+pub mod yaml;

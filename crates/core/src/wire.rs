@@ -1,0 +1,244 @@
+//! What the controller and the sidecars say to each other: one JSON object a line, over one ordered connection that the
+//! sidecar opens (design §3.6).
+//!
+//! The sidecar begins with [`FromSidecar::Hello`]; the controller answers [`FromController::Welcome`] or
+//! [`FromController::Refused`], naming both versions. Unknown messages of the same protocol version are errors: a
+//! change of meaning raises [`PROTOCOL`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::CountedEvent;
+use crate::hop::Keyring;
+use crate::id::{CallId, ExecutionId, ObserverId, Token};
+use crate::name::{Api, Service};
+use crate::plan::{Rule, Side};
+use crate::span::Association;
+
+/// The version of this protocol.
+pub const PROTOCOL: u32 = 1;
+
+/// The longest line either side accepts, in bytes.
+pub const MAX_LINE: usize = 4 << 20;
+
+/// The path of the HTTP/1.1 upgrade that opens the connection, with `Upgrade: aftershock/1`.
+pub const UPGRADE_PATH: &str = "/v1/sidecar";
+
+/// The token of that upgrade.
+pub const UPGRADE_TOKEN: &str = "aftershock/1";
+
+/// Where spans go, beneath the controller's address: the standard OTLP/HTTP path.
+pub const TRACES_PATH: &str = "/v1/traces";
+
+/// From a sidecar.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum FromSidecar {
+    /// The first line.
+    Hello(Hello),
+    /// The answer to [`FromController::Arm`]: everything after it sees the rules.
+    Armed {
+        /// Which round.
+        token: Token,
+    },
+    /// The answer to [`FromController::Arm`] when it cannot be done; nothing was changed.
+    NotArmed {
+        /// Which round.
+        token: Token,
+        /// Why.
+        reason: String,
+    },
+    /// The answer to [`FromController::Disarm`]: parked messages were released, dropped calls closed.
+    Disarmed {
+        /// Which round.
+        token: Token,
+    },
+    /// A lease ran out before it was renewed: rules were removed, parked messages released.
+    Lapsed {
+        /// Which round.
+        token: Token,
+    },
+    /// The open calls of a watched round changed.
+    Activity {
+        /// Which round.
+        token: Token,
+        /// How many calls of it began here so far.
+        begun: u64,
+        /// Its calls that are open here.
+        open: Vec<OpenCall>,
+    },
+    /// A rule fired.
+    Fired {
+        /// Which round.
+        token: Token,
+        /// Which rule of its plan.
+        rule: usize,
+        /// In which execution.
+        execution: ExecutionId,
+        /// On which call.
+        call: CallId,
+    },
+    /// The answer to [`FromController::Flush`]: every span recorded before it was accepted by the collector or counted
+    /// as lost.
+    Flushed {
+        /// Repeats the request's number.
+        id: u64,
+        /// Spans accepted by the collector since the process began.
+        exported: u64,
+        /// Spans lost since the process began: the buffer was full or the collector did not take them.
+        lost: u64,
+        /// Spans lost per round, for rounds that are live here.
+        lost_of: BTreeMap<Token, u64>,
+    },
+    /// Counters since the process began, sent with every flush and on [`FromController::Report`].
+    Counters(Counters),
+}
+
+/// The first line of a sidecar.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`PROTOCOL`] of the sender.
+    pub protocol: u32,
+    /// The sender's product version.
+    pub version: String,
+    /// Its service.
+    pub service: Service,
+    /// Its process start.
+    pub observer: ObserverId,
+    /// The addresses at which callers reach it, `ip:port`.
+    pub inbound: Vec<String>,
+    /// The callees of its outbound listeners, as configured, with their addresses.
+    pub outbound: BTreeMap<Service, Vec<String>>,
+    /// Path templates of its own HTTP operations.
+    pub templates: Vec<String>,
+}
+
+/// One open call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenCall {
+    /// As whose sidecar it is seen.
+    pub side: Side,
+    /// Its execution.
+    pub execution: ExecutionId,
+    /// Its id.
+    pub call: CallId,
+    /// The call above it.
+    pub parent: Option<CallId>,
+    /// What was called.
+    pub api: Api,
+    /// What it waits for.
+    pub state: OpenState,
+}
+
+/// Why a call is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OpenState {
+    /// It runs.
+    Running,
+    /// A `hold` or a `delay` keeps a message of it.
+    Parked,
+    /// A `drop` lost a message of it.
+    Dropped,
+}
+
+/// Counters of a sidecar, since its process began.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Calls per step of the association ladder.
+    pub associations: BTreeMap<Association, u64>,
+    /// Things ignored, by name: `hop-forged`, `hop-oversized`, `member-stale`, `token-unknown`, `replay`, …
+    pub ignored: BTreeMap<String, u64>,
+    /// Connections that were neither HTTP/1 nor HTTP/2.
+    pub opaque: u64,
+}
+
+/// From the controller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "say", rename_all = "kebab-case")]
+pub enum FromController {
+    /// The sidecar is registered.
+    Welcome {
+        /// [`PROTOCOL`] of the controller.
+        protocol: u32,
+        /// The controller's product version.
+        version: String,
+        /// Keys of hop tags.
+        keys: Keyring,
+        /// Who is registered.
+        registry: Registry,
+        /// Rounds that are live: this sidecar came late to them (design §3.4).
+        late: Vec<Token>,
+    },
+    /// The sidecar is not registered; the connection is closed.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// Who is registered, again after a change.
+    Registry(Registry),
+    /// Make a round live here, with its rules, until the lease ends.
+    Arm(Arm),
+    /// Prolong the lease of a round.
+    Renew {
+        /// Which round.
+        token: Token,
+    },
+    /// Remove the rules of a round; its token stays live.
+    Disarm {
+        /// Which round.
+        token: Token,
+    },
+    /// Forget the round.
+    End {
+        /// Which round.
+        token: Token,
+    },
+    /// Send [`FromSidecar::Activity`] now and at every change of the round's open calls, until its end.
+    Watch {
+        /// Which round.
+        token: Token,
+    },
+    /// Export everything recorded so far, then answer with this number.
+    Flush {
+        /// Repeated in the answer.
+        id: u64,
+    },
+    /// Send [`FromSidecar::Counters`].
+    Report,
+}
+
+/// A round, as a sidecar is armed with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Arm {
+    /// The round's token.
+    pub token: Token,
+    /// The rules that act at this sidecar.
+    pub rules: Vec<Rule>,
+    /// The events to count, the same at every sidecar.
+    pub events: Vec<CountedEvent>,
+    /// Apis that a rule mentions or that have such an Api beneath them in the traces: an unassociated call to one of
+    /// them sets the number gap.
+    pub gap_apis: BTreeSet<Api>,
+    /// Record spans of its executions.
+    pub record: bool,
+    /// The entry's sidecar replaces trace and correlation ids by fresh ones (clients whose environment is constant).
+    pub constant_context: bool,
+    /// How long the rules stay without [`FromController::Renew`], from receipt, on the monotonic clock.
+    pub lease: Duration,
+    /// Most messages parked at once at this sidecar.
+    pub max_parked: usize,
+}
+
+/// The services that have a sidecar, and how their Apis are named.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Registry {
+    /// Service by the address at which its sidecar takes requests.
+    pub addresses: BTreeMap<String, Service>,
+    /// Path templates by service.
+    pub templates: BTreeMap<Service, Vec<String>>,
+    /// Services with at least one registered sidecar.
+    pub services: BTreeSet<Service>,
+}
