@@ -110,7 +110,7 @@ fn nanoseconds(whole: &str, fraction: &str, unit: u128) -> Result<u128, fn(Strin
         _ => return Err(ParseIntervalError::TooFine),
     };
     let scaled = fraction.parse::<u128>().map_err(|_| ParseIntervalError::TooFine as fn(String) -> _)? * unit;
-    if scaled % scale != 0 {
+    if !scaled.is_multiple_of(scale) {
         return Err(ParseIntervalError::TooFine);
     }
     total = total.checked_add(scaled / scale).ok_or(ParseIntervalError::TooLong as fn(String) -> _)?;

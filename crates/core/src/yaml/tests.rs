@@ -229,10 +229,9 @@ mod properties {
     proptest! {
         #[test]
         fn no_text_panics_and_every_error_can_be_shown(text in "([a-z:\\-{}\\[\\]&*!\"'|># \n\r\t\u{e9}\u{1f600}]|name|steps|call){0,40}") {
-            for result in [from_str::<Script>("p.yaml", &text).err(), from_str_all::<Value>("p.yaml", &text).err()] {
-                if let Some(error) = result {
-                    prop_assert!(error.to_string().contains("--> p.yaml"));
-                }
+            let one = from_str::<Script>("p.yaml", &text).err();
+            for error in one.into_iter().chain(from_str_all::<Value>("p.yaml", &text).err()) {
+                prop_assert!(error.to_string().contains("--> p.yaml"));
             }
         }
 
