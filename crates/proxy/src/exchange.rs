@@ -268,6 +268,19 @@ pub trait Editor {
     fn wants_app(&self) -> bool;
     /// Whether the editor takes more bytes from the upstream now.
     fn wants_upstream(&self) -> bool;
+    /// While [`Editor::wants_app`] is false: whether [`Editor::app_end`] is to be called as soon as the application has
+    /// closed, although bytes that nobody read may lie before its end (its caller gave up on what is parked or dropped).
+    fn minds_close(&self) -> bool {
+        false
+    }
+    /// Whether no exchange and no part of one is under way, so that a graceful stop may close the link now.
+    fn idle(&self) -> bool {
+        false
+    }
+    /// Whether the link has become a tunnel of HTTP that nobody reads (a 101 to `h2c`): counted as opaque.
+    fn opaque(&self) -> bool {
+        false
+    }
 }
 
 /// Names one link of this process.
