@@ -1,1 +1,3 @@
-//! placeholder
+//! The controller: collector, arming, rounds, verdicts, store, HTTP API, and the runner that drives rounds.
+
+pub mod api;

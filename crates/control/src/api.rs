@@ -1,0 +1,297 @@
+//! The controller's HTTP API: JSON over `/v1/…`. One set of types for both ends.
+//!
+//! A round, as its runner drives it: `POST /v1/rounds` arms every sidecar and answers only when all acknowledged;
+//! the runner sends its requests with the token; after each attempt `POST /v1/rounds/{id}/settle` waits until no call of
+//! the round is open but those that the fault keeps; `POST /v1/rounds/{id}/finish` disarms, waits for completion and
+//! judges; after its invariants the runner says what it saw with `POST /v1/rounds/{id}/conclude`. A round whose runner
+//! does not call `POST /v1/rounds/{id}/renew` (or anything else of the round) for [`RUNNER_LEASE`] is disarmed and
+//! stored as inconclusive.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aftershock_core::duration::Interval;
+use aftershock_core::id::{ExecutionId, ObserverId, Token};
+use aftershock_core::name::Service;
+use aftershock_core::plan::Plan;
+use aftershock_core::span::Association;
+use aftershock_core::trace::Trace;
+use serde::{Deserialize, Serialize};
+
+/// A runner that says nothing for this long is taken for dead.
+pub const RUNNER_LEASE: Duration = Duration::from_secs(10);
+
+/// The number of a round in the store, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RoundId(pub i64);
+
+/// `POST /v1/rounds`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartRound {
+    /// The scenario's name.
+    pub scenario: String,
+    /// What is armed; no faults for a clean recording.
+    pub plan: Plan,
+    /// The business key of this round.
+    pub key: String,
+    /// Clients whose environment is constant (design §3.1).
+    #[serde(default)]
+    pub constant_context: bool,
+}
+
+/// Its answer: every registered sidecar acknowledged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StartedRound {
+    /// The round.
+    pub id: RoundId,
+    /// The capability to put into the entry requests.
+    pub token: Token,
+}
+
+/// `POST /v1/rounds/{id}/settle`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settle {
+    /// Give up after this long.
+    pub deadline: Interval,
+}
+
+/// Its answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settled {
+    /// False if the deadline passed first.
+    pub settled: bool,
+    /// Calls that the fault keeps open.
+    pub kept: usize,
+    /// Calls still running when the deadline passed, as text.
+    pub running: Vec<String>,
+}
+
+/// `POST /v1/rounds/{id}/finish`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Finish {
+    /// Wait this long for completion.
+    pub deadline: Interval,
+    /// The client of this round could not be run: the round is inconclusive for this reason.
+    #[serde(default)]
+    pub client_failed: Option<String>,
+}
+
+/// Its answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// The round's verdict: the worst of its faults'.
+    pub verdict: Verdict,
+    /// One verdict for each fault of the plan.
+    pub faults: Vec<FaultVerdict>,
+    /// The executions of the round.
+    pub traces: Vec<Trace>,
+    /// Whether each execution is complete, and what is missing where it is not.
+    pub incomplete: BTreeMap<ExecutionId, String>,
+    /// Calls of the round's services during it that could not be associated, per service.
+    pub unassociated: BTreeMap<Service, u64>,
+}
+
+/// What became of a fault, worst first (design §3.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It fired twice in one execution, or more often than allowed.
+    Multiple,
+    /// It fired outside its window.
+    Premature,
+    /// The round could not be run as planned: arming failed, a lease lapsed, the client could not be run.
+    Inconclusive,
+    /// Something that matters is not known.
+    Incomplete,
+    /// No message of the target was seen.
+    Unreached,
+    /// The target was seen, but it was not its time.
+    Missed,
+    /// Once, in its window.
+    Injected,
+    /// A recording without faults, complete.
+    Clean,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Verdict::Multiple => "multiple",
+            Verdict::Premature => "premature",
+            Verdict::Inconclusive => "inconclusive",
+            Verdict::Incomplete => "incomplete",
+            Verdict::Unreached => "unreached",
+            Verdict::Missed => "missed",
+            Verdict::Injected => "injected",
+            Verdict::Clean => "clean",
+        })
+    }
+}
+
+/// The verdict of one fault, with its reasons.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultVerdict {
+    /// Its position in the plan.
+    pub rule: usize,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Why, a sentence for each thing that mattered, in the order of executions.
+    pub reasons: Vec<String>,
+    /// How often it fired in the round.
+    pub injections: u32,
+    /// How many of these were outside the window.
+    pub premature: u32,
+    /// Whether it fired twice in one execution or too often in the round.
+    pub multiple: bool,
+}
+
+/// What the client and the invariants say (design §4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OracleVerdict {
+    /// An invariant is broken, whatever the client saw.
+    Violated,
+    /// The client did not get what it expected, the invariants hold.
+    Unavailable,
+    /// Everything as expected.
+    Held,
+}
+
+impl std::fmt::Display for OracleVerdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            OracleVerdict::Violated => "violated",
+            OracleVerdict::Unavailable => "unavailable",
+            OracleVerdict::Held => "held",
+        })
+    }
+}
+
+/// The oracle's finding with what it rests on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OracleFinding {
+    /// The finding.
+    pub found: OracleVerdict,
+    /// Each expectation and invariant that failed: what was expected, what was found.
+    pub differences: Vec<String>,
+}
+
+/// One request of the client, as it went.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Which request of the scenario, from 0.
+    pub request: usize,
+    /// Which try of it, from 1.
+    pub attempt: u32,
+    /// `200`, `grpc-status 14`, `timeout`, `connection reset`, …
+    pub result: String,
+    /// From the first byte sent to the last received, or to giving up.
+    pub latency: Interval,
+}
+
+/// `POST /v1/rounds/{id}/conclude`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Conclude {
+    /// Every request sent.
+    pub attempts: Vec<Attempt>,
+    /// What the oracle found.
+    pub oracle: OracleFinding,
+}
+
+/// One line of `GET /v1/rounds`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RoundSummary {
+    /// The round.
+    pub id: RoundId,
+    /// The scenario's name.
+    pub scenario: String,
+    /// The business key.
+    pub key: String,
+    /// When it started, seconds since the Unix epoch.
+    pub started: i64,
+    /// How many faults its plan has; 0 for a recording.
+    pub faults: usize,
+    /// Its verdict, once it has one.
+    pub verdict: Option<Verdict>,
+    /// What the oracle found, once it did.
+    pub oracle: Option<OracleVerdict>,
+}
+
+/// `GET /v1/rounds/{id}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RoundRecord {
+    /// Its line in the list.
+    pub summary: RoundSummary,
+    /// What was armed.
+    pub plan: Plan,
+    /// What came of it; none while it runs and if it was cut short.
+    pub finished: Option<Finished>,
+    /// What the runner said.
+    pub concluded: Option<Conclude>,
+}
+
+/// `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The controller's version.
+    pub version: String,
+    /// Registered sidecars, by service.
+    pub sidecars: Vec<SidecarStatus>,
+    /// Rounds that are armed.
+    pub rounds: Vec<LiveRound>,
+    /// Rounds in the store.
+    pub stored_rounds: u64,
+}
+
+/// One registered sidecar.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SidecarStatus {
+    /// Its service.
+    pub service: Service,
+    /// Its process start.
+    pub observer: ObserverId,
+    /// Its version.
+    pub version: String,
+    /// Where it takes requests.
+    pub inbound: Vec<String>,
+    /// Calls per step of the association ladder, since it started.
+    pub associations: BTreeMap<Association, u64>,
+    /// What it ignored, by kind.
+    pub ignored: BTreeMap<String, u64>,
+    /// Spans it lost.
+    pub lost: u64,
+}
+
+/// One armed round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LiveRound {
+    /// The round.
+    pub id: RoundId,
+    /// The scenario.
+    pub scenario: String,
+    /// Its armed rules, as text: service, target, guard, fault.
+    pub rules: Vec<String>,
+    /// How long its leases last if nothing renews them.
+    pub lease_left: Interval,
+}
+
+/// `POST /v1/disarm`: every armed round ends.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Disarmed {
+    /// The rounds that were armed.
+    pub rounds: Vec<RoundId>,
+    /// Sidecars that did not confirm within the deadline; their leases end by themselves.
+    pub unconfirmed: Vec<Service>,
+}
+
+/// Any answer that is not 2xx.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiError {
+    /// What was wrong, as a sentence that completes "failed to …".
+    pub error: String,
+}
