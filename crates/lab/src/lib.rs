@@ -1,1 +1,19 @@
-//! placeholder
+//! Mock microservices from a topology file: real processes, real sockets, and the truth about what happened on them.
+//!
+//! A [`Topology`] says which services there are, what they call in which order, and what state they keep by business key.
+//! [`service`] runs one of them; [`up`](up()) starts them all, each with its own sidecar process; [`truth`] reads from the
+//! services' own logs what happened in a round. Nothing here reads trace or hop headers to decide anything, so the lab can
+//! judge the injector (`docs/lab.md`).
+
+pub mod expand;
+mod file;
+mod names;
+mod resolve;
+mod route;
+mod scalar;
+pub mod topology;
+
+pub use file::TopologyFile;
+pub use route::Route;
+pub use scalar::{GrpcCode, RawCount, Status, Timeout};
+pub use topology::Topology;

@@ -1,0 +1,3 @@
+//! The lab as its users see it: files in, processes and sockets out.
+
+mod topology_files;
