@@ -1,1 +1,48 @@
-fn main() {}
+//! The project's own commands: `cargo xtask ci` is what continuous integration runs.
+
+mod bench;
+mod ci;
+mod run;
+mod schemas;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+/// Work on Aftershock.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Everything that must hold before a change lands: format, lints, house rules, tests, docs.
+    ///
+    /// As root on Debian it installs the packages whose programs the tests talk to; elsewhere it names them, and the
+    /// tests that need them skip aloud. The last line counts what ran and what was skipped.
+    Ci,
+    /// Check the house rules that neither the compiler nor clippy knows.
+    Tidy,
+    /// Write the JSON schemas of the file kinds into `schemas/`.
+    Schemas {
+        /// Only compare them with what is checked in.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measure. Figures are ratios within one run.
+    Bench {
+        #[command(subcommand)]
+        what: bench::Bench,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Ci => ci::run(),
+        Command::Tidy => tidy::run(),
+        Command::Schemas { check } => schemas::run(check),
+        Command::Bench { what } => bench::run(&what),
+    }
+}
