@@ -13,5 +13,6 @@ pub mod plan;
 pub mod replay;
 pub mod span;
 pub mod trace;
+pub mod w3c;
 pub mod wire;
 pub mod yaml;
