@@ -1,3 +1,4 @@
 //! The controller: collector, arming, rounds, verdicts, store, HTTP API, and the runner that drives rounds.
 
 pub mod api;
+pub mod verdict;
