@@ -9,6 +9,7 @@ pub mod evidence;
 pub mod hop;
 pub mod id;
 pub mod name;
+pub mod otlp;
 pub mod plan;
 pub mod replay;
 pub mod span;
