@@ -171,6 +171,9 @@ pub enum Refusal {
     Goaway,
     /// The message already left.
     TooLate,
+    /// HTTP/2: with our field lines a part would exceed the receiver's SETTINGS_MAX_HEADER_LIST_SIZE. It left without
+    /// those [`Edit::Set`]s that did not fit; all else about it is unchanged.
+    Oversized,
 }
 
 /// How an exchange ended.
