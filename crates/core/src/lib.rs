@@ -13,6 +13,7 @@ pub mod otlp;
 pub mod plan;
 pub mod replay;
 pub mod span;
+pub mod template;
 pub mod trace;
 pub mod w3c;
 pub mod wire;
