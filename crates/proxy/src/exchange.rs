@@ -151,7 +151,8 @@ pub enum Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
     /// The first line of that name gets this value in its place, further lines of the name go; without one, a line is
-    /// added at the end. Never HPACK-indexed.
+    /// added at the end. Never HPACK-indexed. `host` on HTTP/2 means `:authority` (or the `host` line of a message that has
+    /// only that); absolute-form targets of HTTP/1 stay as they are.
     Set(&'static str, String),
     /// Every line of that name goes.
     Remove(&'static str),
