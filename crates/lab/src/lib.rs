@@ -5,15 +5,21 @@
 //! services' own logs what happened in a round. Nothing here reads trace or hop headers to decide anything, so the lab can
 //! judge the injector (`docs/lab.md`).
 
+mod admin;
+pub mod events;
 pub mod expand;
 mod file;
 mod names;
 mod resolve;
 mod route;
 mod scalar;
+pub mod service;
 pub mod topology;
+pub mod truth;
+mod up;
 
 pub use file::TopologyFile;
 pub use route::Route;
 pub use scalar::{GrpcCode, RawCount, Status, Timeout};
-pub use topology::Topology;
+pub use topology::{Propagation, Topology};
+pub use up::{AdminError, Ended, Launcher, Options, Role, RunningLab, UpError, up};

@@ -60,6 +60,7 @@ fn resolve(raw: TopologyFile, source: Source) -> Checked<Topology> {
         .collect::<Checked<BTreeMap<_, _>>>()?;
     let mut topology = Topology {
         name: raw.metadata.name.value,
+        description: raw.metadata.description,
         params,
         services,
         ledgers,

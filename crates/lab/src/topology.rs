@@ -19,6 +19,7 @@ pub const MAX_PARAM: u32 = 1000;
 #[derive(Clone, Debug)]
 pub struct Topology {
     pub(crate) name: String,
+    pub(crate) description: Option<String>,
     pub(crate) params: Params,
     pub(crate) services: Vec<Service>,
     pub(crate) ledgers: BTreeMap<String, String>,
@@ -255,6 +256,11 @@ impl Topology {
     /// The name in the file's metadata.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What it shows, if the file says so.
+    pub fn description(&self) -> Option<&str> {
+        self.description.as_deref()
     }
 
     /// The parameters' values where a request does not override them.

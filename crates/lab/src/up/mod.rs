@@ -1,0 +1,365 @@
+//! A topology running: one process per service, one per sidecar, on addresses of their own.
+//!
+//! Every child lives as long as its standard input, which the parent holds open, and in a process group of its own, so
+//! that Ctrl-C reaches the parent alone and the parent stops the children in order. Dropping a [`RunningLab`] kills and
+//! reaps whatever still runs.
+
+mod child;
+mod layout;
+mod sidecar;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::child::Child;
+use self::layout::{Layout, Site};
+use crate::admin;
+use crate::events::{Event, Ledger};
+use crate::service::{SPEC_SCHEMA, ServiceSpec};
+use crate::topology::{Propagation, Topology};
+use crate::truth::Log;
+
+pub use crate::admin::AdminError;
+
+/// A program with the arguments that come before ours.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The executable.
+    pub program: PathBuf,
+    /// Arguments that select the role, such as a hidden subcommand.
+    pub args: Vec<OsString>,
+}
+
+/// How a topology is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What runs a service; it gets a [`ServiceSpec`] as the first line of standard input.
+    pub service: Launcher,
+    /// What runs a sidecar; it gets `--config FILE --exit-with-stdin`. `None` wires the services directly.
+    pub sidecar: Option<Launcher>,
+    /// Where sidecars register.
+    pub control: Option<String>,
+    /// Where callers find a service instead of at its own address, by service: a hop of the caller's own. Only without
+    /// sidecars, which dial each other.
+    pub detours: BTreeMap<String, SocketAddr>,
+    /// Replaces the propagation of every service that calls.
+    pub propagation: Option<Propagation>,
+    /// Where outputs of the processes and sidecar configurations are kept; a temporary directory if left out.
+    pub directory: Option<PathBuf>,
+    /// How long all processes together may take to become ready.
+    pub ready_within: Duration,
+}
+
+impl Options {
+    /// Services without sidecars, run by `service`.
+    pub fn new(service: Launcher) -> Self {
+        Self {
+            service,
+            sidecar: None,
+            control: None,
+            detours: BTreeMap::new(),
+            propagation: None,
+            directory: None,
+            ready_within: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a process of the lab is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// A mock service.
+    Service,
+    /// The sidecar of one.
+    Sidecar,
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Service => "service",
+            Self::Sidecar => "sidecar",
+        })
+    }
+}
+
+/// Why a topology did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum UpError {
+    /// No subnet of loopback had all ports free.
+    #[error("found no free addresses on loopback for {services} services, last refused: {address}")]
+    Addresses {
+        /// Services of the topology.
+        services: usize,
+        /// The last address that could not be bound.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// More services than addresses in a subnet.
+    #[error("a topology has at most {most} services, this one has {found}")]
+    TooManyServices {
+        /// Services that fit.
+        most: usize,
+        /// Services found.
+        found: usize,
+    },
+    /// No randomness.
+    #[error("no random numbers")]
+    Random(#[source] std::io::Error),
+    /// The working directory or a file in it.
+    #[error("cannot write {path}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A program could not be started.
+    #[error("cannot start the {role} of {service}, {program}")]
+    Start {
+        /// What it would have been.
+        role: Role,
+        /// For which service.
+        service: String,
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A process ended before it was ready.
+    #[error("the {role} of {service} ended ({status}) before it was ready; its last output:\n{output}")]
+    Ended {
+        /// What it was.
+        role: Role,
+        /// For which service.
+        service: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// The end of its output.
+        output: String,
+    },
+    /// A process was not ready in time.
+    #[error("the {role} of {service} was not ready within {seconds} s; its last output:\n{output}")]
+    NotReady {
+        /// What it is.
+        role: Role,
+        /// For which service.
+        service: String,
+        /// How long it had.
+        seconds: f64,
+        /// The end of its output.
+        output: String,
+    },
+}
+
+/// A process that was running and is not any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// What it was.
+    pub role: Role,
+    /// For which service.
+    pub service: String,
+    /// How it ended.
+    pub status: std::process::ExitStatus,
+    /// The end of its output.
+    pub output: String,
+}
+
+/// A topology whose processes run.
+#[derive(Debug)]
+pub struct RunningLab {
+    topology: Topology,
+    sites: BTreeMap<String, Site>,
+    children: Vec<Child>,
+    directory: PathBuf,
+    /// Removed with the lab, unless the caller chose the directory.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+/// Starts every service of `topology`, and its sidecar if `options` name one, and waits until all are ready.
+///
+/// Ready is: the service answers on its admin address as the process that was started; the sidecar accepts connections
+/// on each listener. Whether sidecars have registered is for the caller to ask the controller.
+pub async fn up(topology: Topology, options: &Options) -> Result<RunningLab, UpError> {
+    let layout = Layout::find(&topology, options)?;
+    let (directory, temporary) = match &options.directory {
+        Some(directory) => {
+            std::fs::create_dir_all(directory).map_err(|source| UpError::File { path: directory.clone(), source })?;
+            (directory.clone(), None)
+        }
+        None => {
+            let temporary = tempfile::Builder::new().prefix("aftershock-lab-").tempdir();
+            let temporary = temporary.map_err(|source| UpError::File { path: std::env::temp_dir(), source })?;
+            (temporary.path().to_owned(), Some(temporary))
+        }
+    };
+    let mut lab = RunningLab { topology, sites: layout.sites, children: Vec::new(), directory, _temporary: temporary };
+    let services: Vec<String> = lab.topology.services.iter().map(|service| service.name.clone()).collect();
+    for service in &services {
+        lab.start_service(service, options)?;
+    }
+    if let Some(launcher) = &options.sidecar {
+        for service in &services {
+            lab.start_sidecar(service, launcher, options)?;
+        }
+    }
+    lab.ready(options.ready_within).await?;
+    Ok(lab)
+}
+
+impl RunningLab {
+    fn start_service(&mut self, service: &str, options: &Options) -> Result<(), UpError> {
+        let site = &self.sites[service];
+        let spec = ServiceSpec {
+            schema: SPEC_SCHEMA.to_owned(),
+            topology_file: self.topology.source.file.clone(),
+            topology: self.topology.source.text.clone(),
+            service: service.to_owned(),
+            listen: site.application,
+            admin: site.admin,
+            callees: site.callees.clone(),
+            propagation: options.propagation,
+        };
+        let mut line = serde_json::to_string(&spec).expect("its map keys are strings");
+        line.push('\n');
+        let log = self.directory.join(format!("{service}.log"));
+        let child = Child::start(Role::Service, service, &options.service, &[], &log, Some(&line))?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    fn start_sidecar(&mut self, service: &str, launcher: &Launcher, options: &Options) -> Result<(), UpError> {
+        let config = sidecar::config(&self.topology, service, &self.sites, options);
+        let path = self.directory.join(format!("{service}.sidecar.yaml"));
+        std::fs::write(&path, config).map_err(|source| UpError::File { path: path.clone(), source })?;
+        let log = self.directory.join(format!("{service}.sidecar.log"));
+        let args = ["--config".into(), path.into_os_string(), "--exit-with-stdin".into()];
+        let child = Child::start(Role::Sidecar, service, launcher, &args, &log, None)?;
+        self.children.push(child);
+        Ok(())
+    }
+
+    async fn ready(&mut self, within: Duration) -> Result<(), UpError> {
+        let deadline = Instant::now() + within;
+        let mut waiting: Vec<usize> = (0..self.children.len()).collect();
+        loop {
+            for child in &mut self.children {
+                if let Some(status) = child.ended() {
+                    let (role, service, output) = (child.role, child.service.clone(), child.last_output());
+                    return Err(UpError::Ended { role, service, status, output });
+                }
+            }
+            while let Some(&next) = waiting.first() {
+                let child = &self.children[next];
+                let site = &self.sites[&child.service];
+                let ready = match child.role {
+                    Role::Service => admin::answers_as(site.admin, child.pid()).await,
+                    Role::Sidecar => accepts_on_all(&site.sidecar_listeners()).await,
+                };
+                if !ready {
+                    break;
+                }
+                waiting.remove(0);
+            }
+            let Some(&next) = waiting.first() else { return Ok(()) };
+            if Instant::now() >= deadline {
+                let child = &self.children[next];
+                let (role, service, output) = (child.role, child.service.clone(), child.last_output());
+                return Err(UpError::NotReady { role, service, seconds: within.as_secs_f64(), output });
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// The topology that runs.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Where logs and sidecar configurations are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where callers reach a service: its sidecar, or the service itself without sidecars.
+    pub fn address(&self, service: &str) -> Option<SocketAddr> {
+        self.sites.get(service).map(|site| site.inbound)
+    }
+
+    /// Where a client sends the request of this name.
+    pub fn entry(&self, request: &str) -> Option<SocketAddr> {
+        let api = self.topology.api(&self.topology.request(request)?.api)?;
+        self.address(&api.service)
+    }
+
+    /// Where a service's ledgers, events and health are read.
+    pub fn admin(&self, service: &str) -> Option<SocketAddr> {
+        self.sites.get(service).map(|site| site.admin)
+    }
+
+    /// Where a ledger of this name is read, with the path that `?key=` is added to.
+    pub fn ledger_url(&self, ledger: &str) -> Option<String> {
+        let site = self.sites.get(self.topology.ledgers.get(ledger)?)?;
+        Some(format!("http://{}/ledgers/{ledger}", site.admin))
+    }
+
+    /// The processes that were started: role, service, process id.
+    pub fn processes(&self) -> impl Iterator<Item = (Role, &str, u32)> {
+        self.children.iter().map(|child| (child.role, child.service.as_str(), child.pid()))
+    }
+
+    /// The processes that have ended by themselves.
+    pub fn ended(&mut self) -> Vec<Ended> {
+        let ended = |child: &mut Child| {
+            let status = child.ended()?;
+            Some(Ended { role: child.role, service: child.service.clone(), status, output: child.last_output() })
+        };
+        self.children.iter_mut().filter_map(ended).collect()
+    }
+
+    /// What the ledger of this name holds for a business key.
+    pub async fn ledger(&self, ledger: &str, key: &str) -> Result<Ledger, AdminError> {
+        let service = self.topology.ledgers.get(ledger).ok_or_else(|| {
+            AdminError::Unknown(crate::names::unknown(
+                "ledger",
+                ledger,
+                self.topology.ledgers.keys().map(String::as_str),
+            ))
+        })?;
+        admin::get(self.sites[service].admin, &format!("/ledgers/{ledger}"), key).await
+    }
+
+    /// What all services wrote down about a business key, merged by the clock they share.
+    pub async fn events(&self, key: &str) -> Result<Log, AdminError> {
+        let logs = self.sites.values().map(|site| admin::get::<Vec<Event>>(site.admin, "/events", key));
+        let logs = futures_util::future::try_join_all(logs).await?;
+        Ok(Log::new(logs.into_iter().flatten()))
+    }
+
+    /// Asks every process to end (SIGTERM), sidecars first; what has not ended after `grace` is killed. All are reaped.
+    pub async fn stop(mut self, grace: Duration) {
+        let deadline = Instant::now() + grace;
+        for role in [Role::Sidecar, Role::Service] {
+            self.children.iter_mut().filter(|child| child.role == role).for_each(Child::terminate);
+        }
+        while self.children.iter_mut().any(|child| child.ended().is_none()) && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        // Dropping the children kills and reaps the rest.
+    }
+}
+
+async fn accepts_on_all(listeners: &[SocketAddr]) -> bool {
+    for address in listeners {
+        if tokio::net::TcpStream::connect(address).await.is_err() {
+            return false;
+        }
+    }
+    true
+}
