@@ -301,14 +301,17 @@ impl Matcher {
         if let Some(template) = self.template(method, target) {
             return template.to_string();
         }
-        let method = match &method[..method.len().min(MAX_METHOD)] {
+        let known = match &method[..method.len().min(MAX_METHOD)] {
             method if is_method(method) => String::from_utf8_lossy(method),
             _ => OTHER_METHOD.into(),
         };
-        match path(target) {
-            Some(path) => format!("{method} {}", guess(path)),
-            // `OPTIONS *`, and CONNECT, whose target is an address and no name.
-            None => format!("{method} *"),
+        // `OPTIONS *`, and CONNECT, whose target is an address and no name.
+        let Some(path) = path(target) else { return format!("{known} *") };
+        let guessed = guess(path);
+        // Without its path parameters, `/cart;v=1/items` may be what a template means.
+        match self.template(method, &guessed) {
+            Some(template) => template.to_string(),
+            None => format!("{known} {guessed}"),
         }
     }
 }

@@ -128,6 +128,14 @@ fn slashes_count_and_the_query_does_not() {
 }
 
 #[test]
+fn path_parameters_do_not_keep_a_template_from_matching() {
+    operations(
+        &["GET /cart/{item}", "GET /exact;v=1"],
+        [("/cart;jsessionid=1A53/7", "/cart/{item}"), ("/exact;v=1", "/exact;v=1"), ("/other;v=1", "/other")],
+    );
+}
+
+#[test]
 fn targets_that_are_no_path_have_no_address_in_their_name() {
     let matcher = matcher(&["OPTIONS /a"]);
     assert_eq!(matcher.operation("OPTIONS", "*"), "OPTIONS *");
