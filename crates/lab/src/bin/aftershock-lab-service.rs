@@ -1,6 +1,15 @@
 //! One mock service; what to run is the first line of standard input. For the lab's own tests: the `aftershock` binary
 //! runs its services by re-executing itself.
 
-fn main() -> anyhow::Result<()> {
-    aftershock_lab::service::run_from_stdin()
+use std::process::ExitCode;
+
+#[allow(clippy::print_stderr, reason = "a binary may")]
+fn main() -> ExitCode {
+    match aftershock_lab::service::run_from_stdin() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -80,6 +80,15 @@ impl Child {
         }
     }
 
+    /// Kills it if it still runs, and reaps it.
+    pub(super) fn kill(&mut self) {
+        if self.ended().is_none() {
+            // An error means that it has ended in between; waiting reaps it either way.
+            let _ = self.process.kill();
+            self.status = self.process.wait().ok();
+        }
+    }
+
     /// The end of what it wrote.
     pub(super) fn last_output(&self) -> String {
         let read = || -> std::io::Result<String> {
@@ -100,10 +109,6 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        if self.ended().is_none() {
-            // An error means that it has ended in between; `wait` reaps it either way.
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
+        self.kill();
     }
 }

@@ -65,7 +65,7 @@ impl Layout {
         Err(UpError::Addresses { services, address, source })
     }
 
-    fn on(subnet: [u8; 3], topology: &Topology, options: &Options) -> Self {
+    pub(super) fn on(subnet: [u8; 3], topology: &Topology, options: &Options) -> Self {
         let sidecars = options.sidecar.is_some();
         let [a, b, c] = subnet;
         let hosts = (1..=u8::MAX).map(|host| Ipv4Addr::new(a, b, c, host));

@@ -342,8 +342,9 @@ impl RunningLab {
         Ok(Log::new(logs.into_iter().flatten()))
     }
 
-    /// Asks every process to end (SIGTERM), sidecars first; what has not ended after `grace` is killed. All are reaped.
-    pub async fn stop(mut self, grace: Duration) {
+    /// Asks every process to end (SIGTERM), sidecars first, kills what has not ended after `grace`, and says how each
+    /// ended. All are reaped.
+    pub async fn stop(mut self, grace: Duration) -> Vec<Ended> {
         let deadline = Instant::now() + grace;
         for role in [Role::Sidecar, Role::Service] {
             self.children.iter_mut().filter(|child| child.role == role).for_each(Child::terminate);
@@ -351,7 +352,8 @@ impl RunningLab {
         while self.children.iter_mut().any(|child| child.ended().is_none()) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        // Dropping the children kills and reaps the rest.
+        self.children.iter_mut().for_each(Child::kill);
+        self.ended()
     }
 }
 

@@ -45,3 +45,60 @@ pub(super) fn config(topology: &Topology, service: &str, sites: &BTreeMap<String
     line(format!("templates: [{}]", templates.join(", ")));
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Launcher;
+    use super::super::layout::Layout;
+    use super::*;
+
+    fn shipped_config(service: &str, propagation: Option<Propagation>) -> String {
+        let text = include_str!("../../../../topologies/online-boutique.yaml");
+        let topology = Topology::parse("online-boutique.yaml", text).unwrap();
+        let launcher = Launcher { program: "unused".into(), args: Vec::new() };
+        let control = Some("http://127.0.0.1:4700".to_owned());
+        let sidecar = Some(launcher.clone());
+        let options = Options { sidecar, control, propagation, ..Options::new(launcher) };
+        config(&topology, service, &Layout::on([127, 9, 9], &topology, &options).sites, &options)
+    }
+
+    #[test]
+    fn a_caller_gets_a_listener_for_each_callee() {
+        assert_eq!(
+            shipped_config("checkoutservice", None),
+            r#"apiVersion: aftershock.dev/v1alpha1
+kind: Sidecar
+service: checkoutservice
+control: "http://127.0.0.1:4700"
+inbound:
+  - {listen: "127.9.9.2:5050", to: "127.9.9.2:15050"}
+outbound:
+  - {listen: "127.9.9.2:20002", callee: cartservice, to: ["127.9.9.5:7070"], host: upstream}
+  - {listen: "127.9.9.2:20003", callee: currencyservice, to: ["127.9.9.6:7000"], host: upstream}
+  - {listen: "127.9.9.2:20006", callee: emailservice, to: ["127.9.9.9:8080"], host: upstream}
+  - {listen: "127.9.9.2:20005", callee: paymentservice, to: ["127.9.9.8:50051"], host: upstream}
+  - {listen: "127.9.9.2:20001", callee: productcatalogservice, to: ["127.9.9.4:3550"], host: upstream}
+  - {listen: "127.9.9.2:20004", callee: shippingservice, to: ["127.9.9.7:50051"], host: upstream}
+association: {carrier: tracestate, correlate: []}
+templates: []
+"#
+        );
+    }
+
+    #[test]
+    fn http_operations_are_listed_and_a_leaf_has_no_outbound() {
+        let frontend = shipped_config("frontend", Some(Propagation::Uber));
+        assert!(frontend.contains("association: {carrier: tracestate, correlate: [uber-trace-id]}\n"), "{frontend}");
+        assert!(
+            frontend.ends_with(
+                "templates: [\"POST /cart\", \"GET /cart\", \"POST /cart/checkout\", \"GET /\", \"GET /product/{id}\"]\n"
+            ),
+            "{frontend}"
+        );
+        let leaf = shipped_config("adservice", Some(Propagation::Uber));
+        assert!(
+            leaf.contains("outbound: []\nassociation: {carrier: tracestate, correlate: []}\ntemplates: []\n"),
+            "{leaf}"
+        );
+    }
+}

@@ -11,14 +11,19 @@ use tokio::net::TcpStream;
 
 /// Status and JSON body of one exchange.
 pub(crate) async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> (u16, Value) {
+    try_send(address, request).await.unwrap()
+}
+
+/// The same, of a service that may not answer.
+pub(crate) async fn try_send(address: SocketAddr, request: Request<Full<Bytes>>) -> hyper::Result<(u16, Value)> {
     let stream = TcpStream::connect(address).await.unwrap();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let exchange = async {
-        let response = sender.send_request(request).await.unwrap();
+        let response = sender.send_request(request).await?;
         let status = response.status().as_u16();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body = response.into_body().collect().await?.to_bytes();
         drop(sender);
-        (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+        Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
     };
     futures_util::future::join(exchange, connection).await.0
 }
