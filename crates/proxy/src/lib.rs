@@ -1,3 +1,6 @@
 //! The sidecar: a transparent HTTP editor that observes, carries evidence and injects faults.
+pub mod detect;
 pub mod exchange;
+pub mod h1;
 pub mod hpack;
+pub mod link;
