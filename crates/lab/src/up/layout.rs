@@ -51,6 +51,13 @@ impl Layout {
         if services > MOST_SERVICES {
             return Err(UpError::TooManyServices { most: MOST_SERVICES, found: services });
         }
+        if let Some(subnet) = options.subnet {
+            let layout = Self::on(subnet, topology, options);
+            return match layout.check() {
+                Ok(()) => Ok(layout),
+                Err((address, source)) => Err(UpError::Taken { address, source }),
+            };
+        }
         let mut refused = None;
         for _ in 0..TRIES {
             let random = getrandom::u32().map_err(|error| UpError::Random(error.into()))?.to_be_bytes();

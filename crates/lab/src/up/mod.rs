@@ -49,6 +49,8 @@ pub struct Options {
     pub detours: BTreeMap<String, SocketAddr>,
     /// Replaces the propagation of every service that calls.
     pub propagation: Option<Propagation>,
+    /// The /24 of loopback to use, e.g. 127.77.1; a random free one if left out.
+    pub subnet: Option<[u8; 3]>,
     /// Where outputs of the processes and sidecar configurations are kept; a temporary directory if left out.
     pub directory: Option<PathBuf>,
     /// How long all processes together may take to become ready.
@@ -64,6 +66,7 @@ impl Options {
             control: None,
             detours: BTreeMap::new(),
             propagation: None,
+            subnet: None,
             directory: None,
             ready_within: Duration::from_secs(10),
         }
@@ -97,6 +100,14 @@ pub enum UpError {
         /// Services of the topology.
         services: usize,
         /// The last address that could not be bound.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An address of the chosen subnet is taken.
+    #[error("cannot listen on {address}, choose another subnet")]
+    Taken {
+        /// The address.
         address: SocketAddr,
         /// Why.
         source: std::io::Error,
