@@ -283,7 +283,7 @@ impl fmt::Display for Fault {
 
 /// The answer of [`Fault::Error`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct ErrorAnswer {
     /// HTTP status, 500 if left out; gRPC answers have 200.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -336,7 +336,7 @@ impl fmt::Display for Pattern {
 
 /// A temporal fault-injection configuration: target, guard, fault.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct Tfic {
     /// Where.
     pub target: Target,

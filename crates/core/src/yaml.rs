@@ -272,6 +272,24 @@ pub fn from_str_all<T: DeserializeOwned>(file: &str, text: &str) -> Result<Vec<T
     if documents.is_empty() { Err(Located::at(file, text, None, EMPTY)) } else { Ok(documents) }
 }
 
+/// `value` as a document that [`from_str`] reads back, in block style, keys in the order of their fields.
+///
+/// # Errors
+/// When the value cannot be written as YAML: a mapping with keys that are no scalars.
+pub fn to_string<T: Serialize>(value: &T) -> Result<String, WriteError> {
+    let options = serde_saphyr::ser_options! {
+        compact_list_indent: false,
+        // Folding would write long texts over several lines that look like something else.
+        prefer_block_scalars: false,
+    };
+    serde_saphyr::to_string_with_options(value, options).map_err(|error| WriteError(error.to_string()))
+}
+
+/// A value that has no YAML form.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("failed to write YAML: {0}")]
+pub struct WriteError(String);
+
 const EMPTY: &str = "expected a document, the file is empty";
 
 /// Refuses what is not worth parsing: too large, or nothing there.
