@@ -1,1 +1,113 @@
-fn main() {}
+//! The binary `aftershock`: everything a user does, and the sidecar and the lab's services by executing itself again.
+//!
+//! Results go to stdout, progress and logs to stderr. Exit codes: 0 done and as expected, 2 an expectation failed, 1 an
+//! error, usage errors included.
+
+mod cases;
+mod command;
+mod draw;
+mod output;
+mod progress;
+mod stage;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::command::{control, demo, disarm, explain, generate, inject, lab, record, rounds, schema, status};
+
+/// Make a system of services fail at exactly the wrong moment, and see what it makes of it.
+///
+/// Record clean rounds of a scenario, synthesize the guard that marks the moment, inject the fault once, and judge both
+/// the injection and the system. `aftershock demo` shows it all on services of its own.
+#[derive(Parser)]
+#[command(name = "aftershock", version, max_term_width = 100, propagate_version = false)]
+#[command(after_help = "Exit codes: 0 done and as expected, 2 an expectation failed, 1 an error.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(demo::Demo),
+    Record(record::Record),
+    Generate(generate::Generate),
+    Inject(inject::Inject),
+    Explain(explain::Explain),
+    Rounds(rounds::Rounds),
+    Status(status::Status),
+    Disarm(disarm::Disarm),
+    #[command(subcommand)]
+    Control(control::Control),
+    #[command(subcommand)]
+    Lab(lab::Lab),
+    Schema(schema::Schema),
+    /// Run the sidecar, like the binary `aftershock-proxy`.
+    #[command(hide = true, disable_help_flag = true)]
+    Proxy {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+    /// Run one service of a lab.
+    #[command(hide = true)]
+    LabService,
+}
+
+/// What a command came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Done and as expected.
+    AsExpected,
+    /// Done, but something was not as expected; it was said what.
+    Unexpected,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version come as errors too, and are none.
+            let code = if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    match run(arguments.command) {
+        Ok(Ended::AsExpected) => ExitCode::SUCCESS,
+        Ok(Ended::Unexpected) => ExitCode::from(2),
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<Ended> {
+    // The sidecar and the lab's services set up logs and runtime by themselves.
+    match command {
+        Command::Proxy { arguments } => return command::sidecar(arguments),
+        Command::LabService => return command::lab_service(),
+        Command::Schema(schema) => return schema.run(),
+        _ => {}
+    }
+    output::logs();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Demo(demo) => command::until_interrupted(demo.run()).await,
+            Command::Record(record) => command::until_interrupted(record.run()).await,
+            Command::Generate(generate) => command::until_interrupted(generate.run()).await,
+            Command::Inject(inject) => command::until_interrupted(inject.run()).await,
+            Command::Explain(explain) => command::until_interrupted(explain.run()).await,
+            Command::Rounds(rounds) => command::until_interrupted(rounds.run()).await,
+            Command::Status(status) => command::until_interrupted(status.run()).await,
+            Command::Disarm(disarm) => command::until_interrupted(disarm.run()).await,
+            Command::Control(control) => control.run().await,
+            Command::Lab(lab) => lab.run().await,
+            Command::Proxy { .. } | Command::LabService | Command::Schema(_) => {
+                unreachable!("handled before the runtime started")
+            }
+        }
+    })
+}

@@ -1,0 +1,117 @@
+//! The commands, one module each.
+
+pub(crate) mod control;
+pub(crate) mod demo;
+pub(crate) mod disarm;
+pub(crate) mod explain;
+pub(crate) mod generate;
+pub(crate) mod inject;
+pub(crate) mod lab;
+pub(crate) mod record;
+pub(crate) mod rounds;
+pub(crate) mod schema;
+pub(crate) mod status;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+
+use aftershock_control::client::Client;
+use aftershock_control::scenario::{Scenario, TemporalFault};
+use anyhow::{Context, bail};
+use clap::Args;
+
+use crate::Ended;
+
+/// The default address of the controller.
+pub(crate) const CONTROL: &str = "http://127.0.0.1:4700";
+
+/// Where the controller is.
+#[derive(Debug, Args)]
+pub(crate) struct AtControl {
+    /// The controller's address.
+    #[arg(long, value_name = "URL", default_value = CONTROL, env = "AFTERSHOCK_CONTROL")]
+    pub(crate) control: String,
+}
+
+impl AtControl {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::new(&self.control)?)
+    }
+}
+
+/// Where a scenario's system is, if not where its file says.
+#[derive(Debug, Args)]
+pub(crate) struct Elsewhere {
+    /// Base URL of the entry, instead of the scenario's.
+    #[arg(long, value_name = "URL")]
+    pub(crate) entry: Option<String>,
+    /// Value of one of the scenario's `ledgers`, instead of the file's.
+    #[arg(long = "set", value_name = "NAME=URL", value_parser = assignment)]
+    pub(crate) set: Vec<(String, String)>,
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=URL".to_owned()),
+    }
+}
+
+/// The text of a file, for a reader that locates its errors.
+pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
+}
+
+/// Read a scenario file and put it where it is to run.
+pub(crate) fn scenario(path: &Path, elsewhere: &Elsewhere) -> anyhow::Result<Scenario> {
+    let mut scenario = Scenario::parse(&path.display().to_string(), &read(path)?)?;
+    scenario.relocate(elsewhere.entry.as_deref(), &elsewhere.set)?;
+    Ok(scenario)
+}
+
+/// Read a fault file.
+pub(crate) fn fault(path: &Path) -> anyhow::Result<TemporalFault> {
+    Ok(TemporalFault::parse(&path.display().to_string(), &read(path)?)?)
+}
+
+/// Run `work`; at SIGINT or SIGTERM drop it, which disarms rounds and ends children, and say so.
+pub(crate) async fn until_interrupted(work: impl Future<Output = anyhow::Result<Ended>>) -> anyhow::Result<Ended> {
+    tokio::select! {
+        ended = work => ended,
+        signal = interrupted() => {
+            let signal = signal?;
+            bail!("interrupted by {signal}; everything started was stopped");
+        }
+    }
+}
+
+/// Completes when the user or the system wants this process to end.
+pub(crate) async fn interrupted() -> anyhow::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}
+
+/// The sidecar's binary: the lean one beside this one, else this one.
+pub(crate) fn sidecar_binary() -> anyhow::Result<(PathBuf, Vec<OsString>)> {
+    let this = std::env::current_exe().context("failed to find this program's own file")?;
+    let lean = this.with_file_name("aftershock-proxy");
+    if lean.is_file() { Ok((lean, Vec::new())) } else { Ok((this, vec!["proxy".into()])) }
+}
+
+/// `aftershock proxy …`.
+pub(crate) fn sidecar(arguments: Vec<OsString>) -> anyhow::Result<Ended> {
+    aftershock_proxy::main_from_args(std::iter::once("aftershock-proxy".into()).chain(arguments))?;
+    Ok(Ended::AsExpected)
+}
+
+/// `aftershock lab-service`.
+pub(crate) fn lab_service() -> anyhow::Result<Ended> {
+    aftershock_lab::service::main()?;
+    Ok(Ended::AsExpected)
+}

@@ -1,0 +1,64 @@
+//! What goes to stdout and stderr.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is this module's job")]
+
+use std::io::{IsTerminal, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Human,
+    /// One JSON object.
+    Json,
+}
+
+/// A line of a result, on stdout. A reader that went away is no error.
+pub(crate) fn line(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// A result as JSON, on stdout.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    line(serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// A remark, on stderr.
+pub(crate) fn remark(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// An error with its causes, on stderr.
+pub(crate) fn error(error: &anyhow::Error) {
+    let mut text = format!("error: {error}");
+    let mut said = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        // Many error types repeat their source in their own text.
+        if !said.contains(&cause) {
+            text.push_str(&format!("\n  because {cause}"));
+            said = cause;
+        }
+    }
+    remark(text);
+}
+
+/// Send logs to stderr: warnings, or what `AFTERSHOCK_LOG` asks for.
+pub(crate) fn logs() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("AFTERSHOCK_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let ansi = std::io::stderr().is_terminal();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
+}
+
+/// A table without frames.
+pub(crate) fn table<const N: usize>(header: [&str; N]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::NOTHING).set_header(header);
+    table
+}
