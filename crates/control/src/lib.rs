@@ -2,3 +2,9 @@
 
 pub mod api;
 pub mod verdict;
+
+mod activity;
+mod arming;
+mod completion;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,419 @@
+//! What a plan means for the registered sidecars: a pure function, asked before anything is sent (design §3.4, §3.6).
+//!
+//! A fault acts at the caller's sidecar, unless the caller has none: at an entry Api and behind a hop without sidecar it
+//! acts at the callee's. What cannot work is refused here, with the nearest name that would have been valid.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aftershock_core::event::{ApiRef, CountedEvent, Event, OutcomeFilter};
+use aftershock_core::id::CallId;
+use aftershock_core::name::{Api, Service, nearest};
+use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic};
+use aftershock_core::trace::Trace;
+
+/// The registered sidecars, as arming sees them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Instances {
+    /// How many sidecars each service has.
+    pub(crate) count: BTreeMap<Service, usize>,
+    /// The callees that a service's sidecars are configured with.
+    pub(crate) callees: BTreeMap<Service, BTreeSet<Service>>,
+}
+
+/// What is armed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Armament {
+    /// One rule for each fault, in the plan's order.
+    pub(crate) rules: Vec<Rule>,
+    /// The events that every sidecar counts.
+    pub(crate) events: Vec<CountedEvent>,
+    /// Apis that a rule mentions, and those with such an Api beneath them in the traces.
+    pub(crate) gap_apis: BTreeSet<Api>,
+}
+
+/// Why a plan is not armed. Nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// There is nobody to arm.
+    #[error("no sidecar is registered")]
+    NoSidecar,
+    /// A group that the plan does not define.
+    #[error("faults[{fault}]: unknown group `{group}`{hint}")]
+    UnknownGroup {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The group.
+        group: String,
+        /// The nearest name.
+        hint: String,
+    },
+    /// A group without members.
+    #[error("faults[{fault}]: the group `{group}` has no members")]
+    EmptyGroup {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The group.
+        group: String,
+    },
+    /// A service that no sidecar registered and no clean trace shows.
+    #[error("faults[{fault}]: unknown service `{service}`{hint}")]
+    UnknownService {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The service.
+        service: Service,
+        /// The nearest name.
+        hint: String,
+    },
+    /// The service whose sidecar would act has none.
+    #[error("faults[{fault}]: no sidecar of `{service}` is registered, where the fault would act{hint}")]
+    NoSidecarOf {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The service.
+        service: Service,
+        /// The registered ones.
+        hint: String,
+    },
+    /// More than one sidecar of the service would act.
+    #[error(
+        "faults[{fault}]: {count} sidecars of `{service}` are registered, where the fault would act; \
+         counting over several instances is not supported yet"
+    )]
+    SeveralInstances {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The service.
+        service: Service,
+        /// How many there are.
+        count: usize,
+    },
+    /// No clean trace of the scenario shows the target.
+    #[error("faults[{fault}]: no clean trace of the scenario reaches `{api}`{hint}")]
+    NeverReached {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The Api or group.
+        api: ApiRef,
+        /// The nearest name.
+        hint: String,
+    },
+    /// The target is called, but not by the caller that the plan names.
+    #[error("faults[{fault}]: in no clean trace of the scenario `{api}` is called by `{caller}`, but by {callers}")]
+    NotCalledBy {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The Api or group.
+        api: ApiRef,
+        /// The caller.
+        caller: Service,
+        /// Who calls it.
+        callers: String,
+    },
+    /// Several services call the target and the plan names none.
+    #[error("faults[{fault}]: `{api}` is called by {callers}: name the caller that is meant")]
+    ManyCallers {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The Api or group.
+        api: ApiRef,
+        /// Who calls it.
+        callers: String,
+    },
+    /// The fault would act at callees of several services.
+    #[error(
+        "faults[{fault}]: the Apis of `{api}` belong to {services}, and their caller has no sidecar where the fault \
+         could act"
+    )]
+    ManyCallees {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The group.
+        api: ApiRef,
+        /// The services.
+        services: String,
+    },
+    /// An event of the guard happens in no clean trace.
+    #[error("faults[{fault}]: the guard's event `{event}` happens in no clean trace of the scenario{hint}")]
+    NoSuchEvent {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The event.
+        event: Event,
+        /// The nearest event.
+        hint: String,
+    },
+    /// `at:`.
+    #[error("faults[{fault}]: faults inside a stream (`at`) are not supported yet")]
+    Stream {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+    },
+    /// `post_effect` on a request.
+    #[error("faults[{fault}]: `post_effect` asks for the outcome of a response, the phase is `request`")]
+    PostEffectOfRequest {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+    },
+    /// An outcome on a request.
+    #[error("faults[{fault}]: a request has no outcome: leave `outcome` out, or choose the phase `response`")]
+    OutcomeOfRequest {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+    },
+    /// `max_injections: 0`.
+    #[error("faults[{fault}]: `max_injections` is 0: the fault could never be injected")]
+    NoInjections {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+    },
+}
+
+/// Resolve `plan` for the sidecars that are registered and the clean traces of its scenario; none if it was never
+/// recorded, then names are checked against the sidecars alone.
+///
+/// # Errors
+/// When it could not work; see [`Refusal`].
+pub(crate) fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> Result<Armament, Refusal> {
+    if instances.count.is_empty() {
+        return Err(Refusal::NoSidecar);
+    }
+    let map = Surroundings::new(plan, instances, traces);
+    let mut rules = Vec::new();
+    for (index, fault) in plan.faults.iter().enumerate() {
+        rules.push(map.rule(index, fault)?);
+        for atom in &fault.guard.after {
+            map.check_atom(index, atom)?;
+        }
+    }
+    let events = plan.counted_events().expect("every group was resolved above");
+    let mentioned: BTreeSet<&Api> =
+        rules.iter().flat_map(|rule| &rule.apis).chain(events.iter().flat_map(|event| &event.apis)).collect();
+    let gap_apis = above(&mentioned, traces);
+    Ok(Armament { rules, events, gap_apis })
+}
+
+/// `apis`, and every Api that in a trace has one of them beneath it.
+fn above(apis: &BTreeSet<&Api>, traces: &[Trace]) -> BTreeSet<Api> {
+    let mut found: BTreeSet<Api> = apis.iter().map(|api| (*api).clone()).collect();
+    for trace in traces {
+        let calls: BTreeMap<CallId, (&Api, Option<CallId>)> =
+            trace.calls.iter().map(|call| (call.id, (&call.api, call.parent))).collect();
+        let mut seen = BTreeSet::new();
+        for call in trace.calls.iter().filter(|call| apis.contains(&call.api)) {
+            let mut next = call.parent;
+            // A call seen before has had its ancestors added; this also ends the walk in a malformed trace with a cycle.
+            while let Some(id) = next.filter(|id| seen.insert(*id)) {
+                let Some((api, parent)) = calls.get(&id) else { break };
+                found.insert((*api).clone());
+                next = *parent;
+            }
+        }
+    }
+    found
+}
+
+/// What a plan is resolved against.
+struct Surroundings<'a> {
+    plan: &'a Plan,
+    instances: &'a Instances,
+    traces: &'a [Trace],
+    /// Callers by Api; `None` is the outside, where no sidecar saw a caller.
+    callers: BTreeMap<&'a Api, BTreeSet<Option<&'a Service>>>,
+    services: BTreeSet<&'a Service>,
+}
+
+impl<'a> Surroundings<'a> {
+    fn new(plan: &'a Plan, instances: &'a Instances, traces: &'a [Trace]) -> Self {
+        let mut callers: BTreeMap<&Api, BTreeSet<Option<&Service>>> = BTreeMap::new();
+        for call in traces.iter().flat_map(|trace| &trace.calls) {
+            callers.entry(&call.api).or_default().insert(call.caller.as_ref());
+        }
+        let services = instances
+            .count
+            .keys()
+            .chain(instances.callees.values().flatten())
+            .chain(traces.iter().flat_map(Trace::services))
+            .collect();
+        Surroundings { plan, instances, traces, callers, services }
+    }
+
+    fn rule(&self, fault: usize, tfic: &Tfic) -> Result<Rule, Refusal> {
+        let target = &tfic.target;
+        if target.at.is_some() {
+            return Err(Refusal::Stream { fault });
+        }
+        if target.phase == Phase::Request && target.post_effect {
+            return Err(Refusal::PostEffectOfRequest { fault });
+        }
+        if target.phase == Phase::Request && target.outcome != OutcomeFilter::Any {
+            return Err(Refusal::OutcomeOfRequest { fault });
+        }
+        if tfic.max_injections == MaxInjections::Limited(0) {
+            return Err(Refusal::NoInjections { fault });
+        }
+        let apis = self.apis(fault, &target.api)?;
+        if let Some(caller) = &target.caller {
+            self.check_service(fault, caller)?;
+        }
+        let (side, service) = self.site(fault, target, &apis)?;
+        match self.instances.count.get(&service) {
+            None | Some(0) => {
+                let known = self.instances.count.keys().map(Service::as_str);
+                let hint = hint(service.as_str(), known);
+                Err(Refusal::NoSidecarOf { fault, service, hint })
+            }
+            Some(1) => Ok(Rule { index: fault, service, side, apis, tfic: tfic.clone() }),
+            Some(count) => Err(Refusal::SeveralInstances { fault, service, count: *count }),
+        }
+    }
+
+    /// The Apis of a target or an event; each of a service that is known.
+    fn apis(&self, fault: usize, api: &ApiRef) -> Result<BTreeSet<Api>, Refusal> {
+        let apis = self.plan.resolve(api).map_err(|unknown| {
+            let hint = hint(&unknown.0, self.plan.groups.keys().map(String::as_str));
+            Refusal::UnknownGroup { fault, group: unknown.0, hint }
+        })?;
+        if let (true, ApiRef::Group(group)) = (apis.is_empty(), api) {
+            return Err(Refusal::EmptyGroup { fault, group: group.clone() });
+        }
+        for api in &apis {
+            self.check_service(fault, &api.service)?;
+        }
+        Ok(apis)
+    }
+
+    fn check_service(&self, fault: usize, service: &Service) -> Result<(), Refusal> {
+        if self.services.contains(service) {
+            return Ok(());
+        }
+        let hint = hint(service.as_str(), self.services.iter().map(|service| service.as_str()));
+        Err(Refusal::UnknownService { fault, service: service.clone(), hint })
+    }
+
+    /// Whose sidecar acts, and as which side.
+    fn site(&self, fault: usize, target: &Target, apis: &BTreeSet<Api>) -> Result<(Side, Service), Refusal> {
+        let callers = self.callers_of(fault, target, apis)?;
+        let inside: BTreeSet<&Service> = callers.iter().flatten().copied().collect();
+        let caller = match &target.caller {
+            Some(caller) if callers.is_empty() || inside.contains(caller) => Some(caller),
+            Some(caller) => {
+                return Err(Refusal::NotCalledBy {
+                    fault,
+                    api: target.api.clone(),
+                    caller: caller.clone(),
+                    callers: who(&callers),
+                });
+            }
+            None if callers.len() > 1 => {
+                return Err(Refusal::ManyCallers { fault, api: target.api.clone(), callers: who(&callers) });
+            }
+            None => inside.first().copied(),
+        };
+        if let Some(caller) = caller
+            && self.instances.count.contains_key(caller)
+        {
+            return Ok((Side::Caller, caller.clone()));
+        }
+        let mut services = apis.iter().map(|api| &api.service).collect::<BTreeSet<_>>().into_iter();
+        match (services.next(), services.next()) {
+            (Some(only), None) => Ok((Side::Callee, only.clone())),
+            _ => {
+                let services: BTreeSet<&str> = apis.iter().map(|api| api.service.as_str()).collect();
+                let services = list(services);
+                Err(Refusal::ManyCallees { fault, api: target.api.clone(), services })
+            }
+        }
+    }
+
+    /// Who calls the target: by the traces, or else by the configured outbound listeners. `None` is the outside. Empty
+    /// if nothing is known.
+    fn callers_of(
+        &self,
+        fault: usize,
+        target: &Target,
+        apis: &BTreeSet<Api>,
+    ) -> Result<BTreeSet<Option<&'a Service>>, Refusal> {
+        if self.traces.is_empty() {
+            let calls = |callees: &BTreeSet<Service>| apis.iter().any(|api| callees.contains(&api.service));
+            let callers = self.instances.callees.iter().filter(|(_, callees)| calls(callees));
+            // That somebody may call a service does not say that it calls this Api, nor that nobody else does.
+            return Ok(match target.caller {
+                Some(_) => BTreeSet::new(),
+                None => callers.map(|(caller, _)| Some(caller)).collect(),
+            });
+        }
+        let callers: BTreeSet<Option<&Service>> =
+            apis.iter().filter_map(|api| self.callers.get(api)).flatten().copied().collect();
+        if callers.is_empty() {
+            let known: Vec<String> = self.callers.keys().map(ToString::to_string).collect();
+            let hint = hint(&target.api.to_string(), known.iter().map(String::as_str));
+            return Err(Refusal::NeverReached { fault, api: target.api.clone(), hint });
+        }
+        Ok(callers)
+    }
+
+    fn check_atom(&self, fault: usize, atom: &Atom) -> Result<(), Refusal> {
+        let mut event = atom.event();
+        let apis = self.apis(fault, &event.api)?;
+        if let Some(caller) = &event.caller {
+            self.check_service(fault, caller)?;
+        }
+        if self.plan.faults.len() > 1 {
+            // What another fault makes end in an error, no clean trace shows.
+            event.outcome = OutcomeFilter::Any;
+        }
+        let counted = CountedEvent { event, apis };
+        let happens = |trace: &Trace| trace.steps().iter().any(|step| counted.matches(&step.occurrence()));
+        if self.traces.is_empty() || self.traces.iter().any(happens) {
+            return Ok(());
+        }
+        let known: BTreeSet<String> = self.traces.iter().flat_map(|trace| events_like(trace, atom)).collect();
+        let hint = hint(&atom.event().to_string(), known.iter().map(String::as_str));
+        Err(Refusal::NoSuchEvent { fault, event: atom.event(), hint })
+    }
+}
+
+/// The events of `trace` in the form of `atom`: with a caller if it names one, with an outcome if it does.
+fn events_like(trace: &Trace, atom: &Atom) -> BTreeSet<String> {
+    use aftershock_core::event::Outcome;
+    let event = |step: &aftershock_core::trace::Step<'_>| Event {
+        event: step.event,
+        api: ApiRef::Api(step.call.api.clone()),
+        caller: step.call.caller.clone().filter(|_| atom.caller.is_some()),
+        outcome: match step.outcome {
+            Some(Outcome::Ok) if atom.outcome != OutcomeFilter::Any => OutcomeFilter::Ok,
+            Some(Outcome::Error) if atom.outcome != OutcomeFilter::Any => OutcomeFilter::Error,
+            _ => OutcomeFilter::Any,
+        },
+    };
+    trace.steps().iter().map(|step| event(step).to_string()).collect()
+}
+
+/// `; did you mean …?`, or what there is if nothing is near and it is not much.
+fn hint<'a>(wanted: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    const FEW: usize = 8;
+    match nearest(wanted, known.clone()) {
+        Some(name) => format!("; did you mean `{name}`?"),
+        None => match known.clone().count() {
+            0 => String::new(),
+            n if n <= FEW => format!("; known: {}", list(known)),
+            _ => String::new(),
+        },
+    }
+}
+
+fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn who(callers: &BTreeSet<Option<&Service>>) -> String {
+    let name = |caller: &Option<&Service>| match caller {
+        Some(service) => format!("`{service}`"),
+        None => "clients without a sidecar".to_owned(),
+    };
+    callers.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

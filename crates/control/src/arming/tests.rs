@@ -1,0 +1,238 @@
+use serde_json::json;
+
+use super::*;
+use crate::testing::{call, checkout, service};
+
+fn instances(services: &[&str]) -> Instances {
+    let mut instances = Instances::default();
+    for name in services {
+        *instances.count.entry(service(name)).or_default() += 1;
+    }
+    instances
+}
+
+fn shop() -> Instances {
+    instances(&["checkout", "payment", "shipping"])
+}
+
+fn plan(value: serde_json::Value) -> Plan {
+    serde_json::from_value(value).unwrap()
+}
+
+fn target(value: serde_json::Value) -> Plan {
+    plan(json!({"faults": [{"target": value, "fault": "drop"}]}))
+}
+
+fn charge(more: serde_json::Value) -> Plan {
+    let mut target = json!({"api": "payment shop.Payment/Charge", "k": 1, "phase": "response"});
+    target.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    self::target(target)
+}
+
+fn refusal(plan: &Plan, instances: &Instances, traces: &[Trace]) -> String {
+    resolve(plan, instances, traces).unwrap_err().to_string()
+}
+
+#[test]
+fn the_callers_sidecar_acts_whether_the_caller_is_named_or_the_traces_show_it() {
+    for plan in [charge(json!({})), charge(json!({"caller": "checkout"}))] {
+        let armament = resolve(&plan, &shop(), &checkout()).unwrap();
+        let [rule] = armament.rules.as_slice() else { panic!("{armament:?}") };
+        assert_eq!((rule.index, rule.side, rule.service.as_str()), (0, Side::Caller, "checkout"));
+        assert_eq!(rule.tfic, plan.faults[0], "the fault itself is not touched");
+    }
+}
+
+#[test]
+fn at_an_entry_api_the_callees_sidecar_acts() {
+    let plan = target(json!({"api": "checkout POST /checkout", "k": 1, "phase": "response"}));
+    let armament = resolve(&plan, &shop(), &checkout()).unwrap();
+    assert_eq!((armament.rules[0].side, armament.rules[0].service.as_str()), (Side::Callee, "checkout"));
+}
+
+#[test]
+fn where_the_caller_has_no_sidecar_the_callees_acts() {
+    let registered = instances(&["payment", "shipping"]);
+    for plan in [charge(json!({})), charge(json!({"caller": "checkout"}))] {
+        let armament = resolve(&plan, &registered, &checkout()).unwrap();
+        assert_eq!((armament.rules[0].side, armament.rules[0].service.as_str()), (Side::Callee, "payment"));
+    }
+}
+
+#[test]
+fn without_traces_the_configured_callees_show_the_caller() {
+    let mut registered = shop();
+    let armament = resolve(&charge(json!({})), &registered, &[]).unwrap();
+    assert_eq!(armament.rules[0].side, Side::Callee, "nobody is configured to call it: an entry");
+    registered.callees.insert(service("checkout"), [service("payment")].into());
+    let armament = resolve(&charge(json!({})), &registered, &[]).unwrap();
+    assert_eq!((armament.rules[0].side, armament.rules[0].service.as_str()), (Side::Caller, "checkout"));
+    registered.callees.insert(service("shipping"), [service("payment")].into());
+    assert_eq!(
+        refusal(&charge(json!({})), &registered, &[]),
+        "faults[0]: `payment shop.Payment/Charge` is called by `checkout`, `shipping`: name the caller that is meant"
+    );
+    let armament = resolve(&charge(json!({"caller": "shipping"})), &registered, &[]).unwrap();
+    assert_eq!(armament.rules[0].service.as_str(), "shipping");
+}
+
+#[test]
+fn what_could_not_work_is_refused_with_the_nearest_name() {
+    let traces = checkout();
+    let mut several = shop();
+    several.count.insert(service("checkout"), 2);
+    for (plan, instances, expected) in [
+        (
+            target(json!({"api": "paymnt shop.Payment/Charge", "k": 1, "phase": "response"})),
+            shop(),
+            "faults[0]: unknown service `paymnt`; did you mean `payment`?",
+        ),
+        (
+            charge(json!({"caller": "chekout"})),
+            shop(),
+            "faults[0]: unknown service `chekout`; did you mean `checkout`?",
+        ),
+        (
+            charge(json!({"caller": "shipping"})),
+            shop(),
+            "faults[0]: in no clean trace of the scenario `payment shop.Payment/Charge` is called by `shipping`, but by \
+             `checkout`",
+        ),
+        (
+            target(json!({"api": "payment shop.Payment/Charg", "k": 1, "phase": "response"})),
+            shop(),
+            "faults[0]: no clean trace of the scenario reaches `payment shop.Payment/Charg`; did you mean `payment \
+             shop.Payment/Charge`?",
+        ),
+        (target(json!({"api": "group:pay", "k": 1, "phase": "response"})), shop(), "faults[0]: unknown group `pay`"),
+        (
+            plan(json!({"groups": {"pays": ["payment shop.Payment/Charge"]},
+                "faults": [{"target": {"api": "group:pay", "k": 1, "phase": "response"}, "fault": "drop"}]})),
+            shop(),
+            "faults[0]: unknown group `pay`; did you mean `pays`?",
+        ),
+        (
+            plan(json!({"groups": {"pay": []},
+                "faults": [{"target": {"api": "group:pay", "k": 1, "phase": "response"}, "fault": "drop"}]})),
+            shop(),
+            "faults[0]: the group `pay` has no members",
+        ),
+        (
+            charge(json!({})),
+            several,
+            "faults[0]: 2 sidecars of `checkout` are registered, where the fault would act; counting over several \
+             instances is not supported yet",
+        ),
+        (
+            charge(json!({})),
+            instances(&["shipping"]),
+            "faults[0]: no sidecar of `payment` is registered, where the fault would act; known: `shipping`",
+        ),
+        (charge(json!({})), instances(&[]), "no sidecar is registered"),
+        (
+            charge(json!({"at": {"message": 2}})),
+            shop(),
+            "faults[0]: faults inside a stream (`at`) are not supported yet",
+        ),
+        (
+            charge(json!({"phase": "request", "post_effect": true})),
+            shop(),
+            "faults[0]: `post_effect` asks for the outcome of a response, the phase is `request`",
+        ),
+        (
+            charge(json!({"phase": "request", "outcome": "ok"})),
+            shop(),
+            "faults[0]: a request has no outcome: leave `outcome` out, or choose the phase `response`",
+        ),
+        (
+            plan(json!({"faults": [{"target": {"api": "payment shop.Payment/Charge", "k": 1, "phase": "response"},
+                "fault": "drop", "max_injections": 0}]})),
+            shop(),
+            "faults[0]: `max_injections` is 0: the fault could never be injected",
+        ),
+    ] {
+        assert_eq!(refusal(&plan, &instances, &traces), expected);
+    }
+}
+
+#[test]
+fn an_event_of_the_guard_must_happen_in_a_clean_trace() {
+    let guarded = |atom: serde_json::Value| {
+        let mut plan = charge(json!({}));
+        plan.faults[0].guard.after.push(serde_json::from_value(atom).unwrap());
+        plan
+    };
+    let traces = checkout();
+    let quote = |more: serde_json::Value| {
+        let mut atom = json!({"event": "response-received", "api": "shipping shop.Shipping/Quote", "count": 1});
+        atom.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        atom
+    };
+    for atom in [quote(json!({})), quote(json!({"outcome": "ok"})), quote(json!({"caller": "checkout"}))] {
+        let armament = resolve(&guarded(atom), &shop(), &traces).unwrap();
+        assert_eq!(armament.events.len(), 1);
+    }
+    for (atom, expected) in [
+        (
+            quote(json!({"api": "shipping shop.Shipping/Quota"})),
+            "faults[0]: the guard's event `response-received of shipping shop.Shipping/Quota` happens in no clean trace \
+             of the scenario; did you mean `response-received of shipping shop.Shipping/Quote`?",
+        ),
+        (
+            quote(json!({"caller": "payment"})),
+            "faults[0]: the guard's event `response-received of shipping shop.Shipping/Quote at payment` happens in no \
+             clean trace of the scenario; did you mean `response-received of shipping shop.Shipping/Quote at checkout`?",
+        ),
+        (
+            quote(json!({"outcome": "error"})),
+            "faults[0]: the guard's event `response-received(error) of shipping shop.Shipping/Quote` happens in no clean \
+             trace of the scenario; did you mean `response-received(ok) of shipping shop.Shipping/Quote`?",
+        ),
+        (quote(json!({"api": "group:quotes"})), "faults[0]: unknown group `quotes`"),
+    ] {
+        assert_eq!(refusal(&guarded(atom), &shop(), &traces), expected);
+    }
+    let unrecorded = guarded(quote(json!({"api": "shipping shop.Shipping/Quota"})));
+    assert!(resolve(&unrecorded, &shop(), &[]).is_ok(), "without traces only services can be checked");
+    let mut two = guarded(quote(json!({"outcome": "error"})));
+    two.faults.extend(charge(json!({"k": 2})).faults);
+    assert!(resolve(&two, &shop(), &traces).is_ok(), "another fault may make the call fail");
+}
+
+#[test]
+fn an_api_called_from_inside_and_outside_needs_its_caller_named() {
+    let mut spans: Vec<_> =
+        checkout().into_iter().flat_map(|t| t.calls).flat_map(|c| c.spans().cloned().collect::<Vec<_>>()).collect();
+    spans.extend(call(4, Some(3), "payment", "checkout POST /checkout"));
+    let traces = Trace::assemble(spans);
+    let entry = target(json!({"api": "checkout POST /checkout", "k": 1, "phase": "response"}));
+    assert_eq!(
+        refusal(&entry, &shop(), &traces),
+        "faults[0]: `checkout POST /checkout` is called by clients without a sidecar, `payment`: name the caller that is \
+         meant"
+    );
+}
+
+#[test]
+fn gaps_are_asked_for_at_every_api_above_a_mentioned_one() {
+    let plan = plan(json!({"faults": [{
+        "target": {"api": "payment shop.Payment/Charge", "k": 1, "phase": "response"}, "fault": "drop",
+        "guard": {"after": [{"event": "request-sent", "api": "shipping shop.Shipping/Quote", "count": 1}]}}]}));
+    let armament = resolve(&plan, &shop(), &checkout()).unwrap();
+    let apis: Vec<String> = armament.gap_apis.iter().map(ToString::to_string).collect();
+    assert_eq!(apis, ["checkout POST /checkout", "payment shop.Payment/Charge", "shipping shop.Shipping/Quote"]);
+    let none = resolve(&Plan::default(), &shop(), &checkout()).unwrap();
+    assert_eq!(none, Armament::default(), "a recording arms no rules");
+}
+
+#[test]
+fn several_callees_without_a_caller_that_could_act_are_refused() {
+    let plan = plan(json!({"groups": {"both": ["payment shop.Payment/Charge", "shipping shop.Shipping/Quote"]},
+        "faults": [{"target": {"api": "group:both", "k": 1, "phase": "response"}, "fault": "drop"}]}));
+    assert_eq!(resolve(&plan, &shop(), &checkout()).unwrap().rules[0].apis.len(), 2);
+    assert_eq!(
+        refusal(&plan, &instances(&["payment", "shipping"]), &checkout()),
+        "faults[0]: the Apis of `group:both` belong to `payment`, `shipping`, and their caller has no sidecar where the \
+         fault could act"
+    );
+}
