@@ -18,6 +18,8 @@ pub struct Visible<'a> {
     pub step: Step<'a>,
     /// What the observing sidecar knew.
     pub evidence: Evidence,
+    /// What it knew as soon as the step was counted: what a parked message is judged by when this step made it grow.
+    pub after: Evidence,
 }
 
 /// Replay `trace`, counting `events`. The result is in the order of [`Trace::steps`].
@@ -56,7 +58,8 @@ pub fn replay_without<'a>(
         if sends(step.event) && went(&step) {
             under_way.insert((step.call.id, step.event), here.clone());
         }
-        seen.push(Visible { step, evidence });
+        let after = here.evidence.clone();
+        seen.push(Visible { step, evidence, after });
     }
     seen
 }

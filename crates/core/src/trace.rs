@@ -28,6 +28,17 @@ pub struct Call {
 }
 
 impl Call {
+    fn of(id: CallId, client: Option<CallSpan>, server: Option<CallSpan>) -> Option<Call> {
+        let api = server.as_ref().or(client.as_ref())?.api.clone();
+        let sides = || client.iter().chain(&server);
+        let parent = sides().find_map(|span| span.parent);
+        let caller = sides().find_map(|span| match span.side {
+            Side::Caller => Some(span.service.clone()),
+            Side::Callee => span.caller.clone(),
+        });
+        Some(Call { id, parent, api, caller, client, server })
+    }
+
     /// The span of one side.
     pub fn side(&self, side: Side) -> Option<&CallSpan> {
         match side {
@@ -81,39 +92,33 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Assemble the executions found in `spans`; spans without an execution are left out. Two spans of one side of one
-    /// call are one observation exported twice: the first is kept.
+    /// Assemble the executions found in `spans`; spans without an execution are left out. The order of `spans` does not
+    /// matter: of two spans of one side of one call (one observation exported twice) the one with the smaller instants
+    /// is kept, and where the two sides of a call disagree the caller's sidecar is believed about parent and caller, the
+    /// callee's about the Api, whose templates are its own.
     pub fn assemble(spans: impl IntoIterator<Item = CallSpan>) -> Vec<Trace> {
-        let mut executions: BTreeMap<(Token, ExecutionId), BTreeMap<CallId, Call>> = BTreeMap::new();
+        type Sides = (Option<CallSpan>, Option<CallSpan>);
+        let mut executions: BTreeMap<(Token, ExecutionId), BTreeMap<CallId, Sides>> = BTreeMap::new();
         for span in spans {
             if span.execution.is_zero() {
                 continue;
             }
-            let calls = executions.entry((span.token, span.execution)).or_default();
-            let call = calls.entry(span.call).or_insert_with(|| Call {
-                id: span.call,
-                parent: span.parent,
-                api: span.api.clone(),
-                caller: span.caller.clone(),
-                client: None,
-                server: None,
-            });
-            call.parent = call.parent.or(span.parent);
-            call.caller = call.caller.take().or_else(|| span.caller.clone());
+            let (client, server) =
+                executions.entry((span.token, span.execution)).or_default().entry(span.call).or_default();
             let slot = match span.side {
-                Side::Caller => &mut call.client,
-                Side::Callee => {
-                    // The callee's sidecar knows its own templates: its name of the operation counts.
-                    call.api = span.api.clone();
-                    &mut call.server
-                }
+                Side::Caller => client,
+                Side::Callee => server,
             };
-            slot.get_or_insert(span);
+            let instants = |span: &CallSpan| (span.observer, span.request, span.response, span.ended_unix_nanos);
+            if slot.as_ref().is_none_or(|kept| instants(&span) < instants(kept)) {
+                *slot = Some(span);
+            }
         }
         executions
             .into_iter()
             .map(|((token, execution), calls)| {
-                let mut calls: Vec<Call> = calls.into_values().collect();
+                let mut calls: Vec<Call> =
+                    calls.into_iter().filter_map(|(id, (client, server))| Call::of(id, client, server)).collect();
                 calls.sort_by_key(|call| (call.spans().map(|span| span.request.clock).min(), call.id));
                 Trace { execution, token, calls }
             })

@@ -1,0 +1,6 @@
+//! Guard synthesis against independent readings of its definitions, on simulated executions.
+
+#![allow(clippy::unwrap_used, reason = "test helpers are not seen as tests")]
+
+mod fixtures;
+mod support;
