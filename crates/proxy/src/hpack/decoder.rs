@@ -24,6 +24,11 @@ impl Decoder {
         self.allowed = max.min(TABLE_LIMIT);
     }
 
+    /// The largest table size that the encoder may choose.
+    pub fn allowed(&self) -> usize {
+        self.allowed
+    }
+
     /// Octets of the dynamic table in use (RFC 7541 §4.1).
     pub fn table_size(&self) -> usize {
         self.table.size()

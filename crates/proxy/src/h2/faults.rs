@@ -1,0 +1,119 @@
+//! Faults and the ends of waiting.
+
+use bytes::Bytes;
+
+use super::Link;
+use super::frame::{self, code};
+use super::stream::{Part, Request, Response, Way};
+use crate::exchange::{Act, Closed, Interceptor, Made, Refusal, Resume, StreamId};
+use crate::hpack::{HeaderList, Indexing};
+
+impl Link {
+    /// A fault instead of a request: nothing of it goes up.
+    pub(super) fn act_on_request(&mut self, id: u32, act: Act, decide: &mut dyn Interceptor) {
+        self.discard(Way::Up, id);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.request = Request::Discarded;
+        }
+        self.act(id, act, decide);
+    }
+
+    /// A fault instead of a response of which nothing has left. A dropped one keeps its request going; else the upstream's
+    /// half is drained or cancelled.
+    pub(super) fn act_on_response(&mut self, id: u32, act: Act, decide: &mut dyn Interceptor) {
+        self.discard(Way::Down, id);
+        if act == Act::Drop {
+            self.set_response(id, Response::Dropped { drained: 0 });
+            return self.settle_stream(Way::Down, id);
+        }
+        self.detach(id);
+        self.act(id, act, decide);
+    }
+
+    fn act(&mut self, id: u32, act: Act, decide: &mut dyn Interceptor) {
+        match act {
+            Act::Drop => self.set_response(id, Response::Dropped { drained: 0 }),
+            Act::Reset { code } => {
+                frame::put_reset(self.sink(Way::Down), id, code);
+                self.finish(id, Closed::ByFault, decide);
+            }
+            Act::Answer(made) => self.answer(id, &made, decide),
+        }
+    }
+
+    fn answer(&mut self, id: u32, made: &Made, decide: &mut dyn Interceptor) {
+        let body =
+            if self.streams.get(&id).is_some_and(|stream| stream.head_only) { Bytes::new() } else { made.body.clone() };
+        let mut list = HeaderList::default();
+        list.push(b":status", made.status.to_string().as_bytes(), Indexing::Incremental);
+        for (name, value) in &made.fields {
+            list.push(name.as_bytes(), value.as_bytes(), Indexing::Without);
+        }
+        self.set_response(id, Response::Passing);
+        self.keep(Way::Down, id, Part::Made { list: Box::new(list), end: body.is_empty() });
+        if !body.is_empty() {
+            self.keep(Way::Down, id, Part::Data { octets: body, end: true, made: true });
+        }
+        self.flush(Way::Down, id, decide);
+    }
+
+    /// A fault instead of the end of a response; of the `whole` response if nothing of it has left. `false` if it cannot
+    /// be done: the end is then to pass.
+    pub(super) fn act_on_end(&mut self, id: u32, act: Act, whole: bool, decide: &mut dyn Interceptor) -> bool {
+        if whole {
+            self.act_on_response(id, act, decide);
+            return true;
+        }
+        let part = match act {
+            Act::Drop => None,
+            Act::Reset { code } => Some(Part::Fault { code }),
+            Act::Answer(made) => {
+                // The head has left, so what can still be said is the status of a gRPC call.
+                let mut list = HeaderList::default();
+                for (name, value) in made.fields.iter().filter(|(name, _)| name.starts_with("grpc-")) {
+                    list.push(name.as_bytes(), value.as_bytes(), Indexing::Without);
+                }
+                let bare = self.streams.get(&id).is_none_or(|stream| stream.bare);
+                if bare || !list.iter().any(|(name, _)| name == b"grpc-status") {
+                    decide.refused(StreamId(id.into()), Refusal::TooLate);
+                    return false;
+                }
+                Some(Part::Made { list: Box::new(list), end: true })
+            }
+        };
+        self.discard_end(id);
+        match part {
+            None => self.set_response(id, Response::Dropped { drained: 0 }),
+            Some(part) => {
+                self.set_response(id, Response::Passing);
+                self.keep(Way::Down, id, part);
+            }
+        }
+        self.flush(Way::Down, id, decide);
+        true
+    }
+
+    /// See [`crate::exchange::Editor::resume`].
+    pub(super) fn resume_stream(&mut self, id: u32, resume: Resume, decide: &mut dyn Interceptor) {
+        let Some(stream) = self.streams.get(&id) else { return };
+        match (resume, stream.request, stream.response) {
+            (Resume::Close, _, Response::Dropped { .. }) => {
+                self.detach(id);
+                frame::put_reset(self.sink(Way::Down), id, code::CANCEL);
+                self.finish(id, Closed::ByFault, decide);
+            }
+            (Resume::Close, ..) | (_, _, Response::Dropped { .. }) => {}
+            (Resume::Pass, Request::Parked, _) => self.release_request(id, decide),
+            (Resume::Act(act), Request::Parked, _) => self.act_on_request(id, act, decide),
+            (Resume::Pass, _, Response::Parked | Response::EndParked { .. }) => self.release_response(id, decide),
+            (Resume::Act(act), _, Response::Parked) => self.act_on_response(id, act, decide),
+            (Resume::Act(act), _, Response::EndParked { whole }) => {
+                if !self.act_on_end(id, act, whole, decide) {
+                    self.release_response(id, decide);
+                }
+            }
+            (Resume::Pass, ..) => {}
+            (Resume::Act(_), ..) => decide.refused(StreamId(id.into()), Refusal::TooLate),
+        }
+    }
+}
