@@ -1,0 +1,455 @@
+//! The file `kind: Sidecar`: where one sidecar listens, whom it fronts, how its service hands on context.
+//!
+//! Read strictly, then turned once into [`Config`], whose values need no further checks. Every complaint names file, line
+//! and column. Names of header fields live as long as the process: the seam to the editors wants them `'static`, and a
+//! process reads one configuration.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use aftershock_core::duration::Interval;
+use aftershock_core::name::Service;
+use aftershock_core::template::{Matcher, Template};
+use aftershock_core::yaml::{self, Located, Spanned};
+use serde::Deserialize;
+
+/// The `kind` of the file.
+pub const KIND: &str = "Sidecar";
+
+/// How long an ended call may still be named as a parent, unless configured.
+pub const LINGER: Duration = Duration::from_secs(30);
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {file}")]
+    Read {
+        /// As the user named it.
+        file: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error(transparent)]
+    Content(#[from] Located),
+}
+
+/// One sidecar, as configured.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The service beside it.
+    pub service: Service,
+    /// The controller; without it the sidecar passes traffic on and does nothing else.
+    pub control: Option<Control>,
+    /// Listeners before the application.
+    pub inbound: Vec<Inbound>,
+    /// Listeners before callees, one for each.
+    pub outbound: Vec<Outbound>,
+    /// Callees without a sidecar that hand the trace context on.
+    pub relay: BTreeSet<Service>,
+    /// Members whose call is unknown here are taken where their token is live.
+    pub accept_relayed: bool,
+    /// Calls whose parent has ended are passes of targets too.
+    pub allow_detached: bool,
+    /// Correlation ids that the application hands on: lower-case names of header fields, in the order of the ladder.
+    pub correlate: Vec<&'static str>,
+    /// The service's own HTTP operations.
+    pub templates: Matcher,
+    /// Paths of health probes.
+    pub health_paths: BTreeSet<String>,
+    /// Which executions are recorded.
+    pub record: Record,
+    /// How long an ended call may still be named as a parent.
+    pub linger: Duration,
+}
+
+/// Where the controller is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Control {
+    /// `host:port`.
+    pub authority: String,
+}
+
+impl fmt::Display for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.authority)
+    }
+}
+
+/// A listener before the application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inbound {
+    /// Where callers connect.
+    pub listen: SocketAddr,
+    /// The application, `host:port`.
+    pub to: String,
+}
+
+/// A listener before a callee.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outbound {
+    /// Where the application connects.
+    pub listen: SocketAddr,
+    /// The callee's name, unless the sidecar behind its address registered another.
+    pub callee: Service,
+    /// The callee's addresses, `host:port`, taken in turn, a connection at a time; at least one.
+    pub to: Vec<String>,
+    /// What the callee sees as `Host` and `:authority`.
+    pub host: Host,
+}
+
+/// What a callee sees as `Host` and `:authority`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Host {
+    /// What the application sent.
+    #[default]
+    Keep,
+    /// The address that was connected to.
+    Upstream,
+}
+
+/// Which executions are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Record {
+    /// Those of rounds.
+    #[default]
+    Tagged,
+    /// Ordinary traffic too.
+    All,
+}
+
+/// The header field in which the application hands its member on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Carrier {
+    /// W3C Trace Context.
+    #[default]
+    Tracestate,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    service: Service,
+    #[serde(default)]
+    control: Option<Spanned<String>>,
+    #[serde(default)]
+    inbound: Vec<InboundFile>,
+    #[serde(default)]
+    outbound: Vec<OutboundFile>,
+    #[serde(default)]
+    relay: BTreeSet<Service>,
+    #[serde(default)]
+    accept_relayed: bool,
+    #[serde(default)]
+    allow_detached: bool,
+    #[serde(default)]
+    association: AssociationFile,
+    #[serde(default)]
+    templates: Vec<Spanned<String>>,
+    #[serde(default)]
+    health_paths: Vec<Spanned<String>>,
+    #[serde(default)]
+    record: Record,
+    #[serde(default)]
+    linger: Option<Spanned<Interval>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InboundFile {
+    listen: Spanned<String>,
+    to: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OutboundFile {
+    listen: Spanned<String>,
+    callee: Service,
+    to: Spanned<Vec<Spanned<String>>>,
+    #[serde(default)]
+    host: Host,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct AssociationFile {
+    #[serde(default, rename = "carrier")]
+    _carrier: Carrier,
+    #[serde(default)]
+    correlate: Vec<Spanned<String>>,
+}
+
+impl Config {
+    /// Read a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or what is wrong in it.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
+        Ok(Config::parse(&file, &text)?)
+    }
+
+    /// Read `text`, the contents of `file`.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(file: &str, text: &str) -> Result<Self, Located> {
+        let read: File = yaml::from_str_as(KIND, file, text)?;
+        Source { file, text }.config(read)
+    }
+}
+
+/// Where complaints point.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn error<T>(&self, at: &Spanned<T>, message: impl fmt::Display) -> Located {
+        Located::at(self.file, self.text, at.location, message)
+    }
+
+    fn config(&self, file: File) -> Result<Config, Located> {
+        if file.inbound.is_empty() && file.outbound.is_empty() {
+            let message = "expected at least one listener under `inbound` or `outbound`";
+            return Err(Located::at(self.file, self.text, None, message));
+        }
+        let mut taken = BTreeMap::new();
+        let mut inbound = Vec::new();
+        for entry in &file.inbound {
+            let listen = self.listen(&entry.listen, &mut taken)?;
+            inbound.push(Inbound { listen, to: self.address(&entry.to)? });
+        }
+        let mut outbound = Vec::new();
+        for entry in file.outbound {
+            let listen = self.listen(&entry.listen, &mut taken)?;
+            if entry.to.is_empty() {
+                return Err(self.error(&entry.to, "expected at least one address, `host:port`"));
+            }
+            let to = entry.to.iter().map(|to| self.address(to)).collect::<Result<_, _>>()?;
+            outbound.push(Outbound { listen, callee: entry.callee, to, host: entry.host });
+        }
+        let linger = match &file.linger {
+            Some(linger) if linger.0 > MAX_LINGER => {
+                return Err(self.error(linger, format!("expected at most {}", Interval(MAX_LINGER))));
+            }
+            Some(linger) => linger.0,
+            None => LINGER,
+        };
+        Ok(Config {
+            control: file.control.as_ref().map(|control| self.control(control)).transpose()?,
+            service: file.service,
+            inbound,
+            outbound,
+            relay: file.relay,
+            accept_relayed: file.accept_relayed,
+            allow_detached: file.allow_detached,
+            correlate: self.correlate(&file.association.correlate)?,
+            templates: self.templates(&file.templates)?,
+            health_paths: self.health_paths(&file.health_paths)?,
+            record: file.record,
+            linger,
+        })
+    }
+
+    /// A local address. Port 0 asks the system for a free one, so it may stand twice.
+    fn listen(&self, text: &Spanned<String>, taken: &mut BTreeMap<SocketAddr, ()>) -> Result<SocketAddr, Located> {
+        let address: SocketAddr = text.parse().map_err(|_| {
+            self.error(text, format!("expected an IP address and port, e.g. `127.0.0.1:8080`, found {:?}", text.value))
+        })?;
+        if address.port() != 0 && taken.insert(address, ()).is_some() {
+            return Err(self.error(text, format!("expected each listener once, found {address} again")));
+        }
+        Ok(address)
+    }
+
+    fn address(&self, text: &Spanned<String>) -> Result<String, Located> {
+        if is_authority(text) {
+            return Ok(text.value.clone());
+        }
+        Err(self.error(text, format!("expected `host:port`, found {:?}", text.value)))
+    }
+
+    fn control(&self, text: &Spanned<String>) -> Result<Control, Located> {
+        let authority = text.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        match authority {
+            Some(authority) if is_authority(authority) => Ok(Control { authority: authority.to_owned() }),
+            _ => Err(self.error(text, format!("expected `http://host:port`, found {:?}", text.value))),
+        }
+    }
+
+    fn correlate(&self, names: &[Spanned<String>]) -> Result<Vec<&'static str>, Located> {
+        let mut seen = BTreeSet::new();
+        let mut correlate = Vec::new();
+        for name in names {
+            let lower = name.to_ascii_lowercase();
+            let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            if lower.is_empty() || lower.len() > 64 || !lower.bytes().all(token) {
+                return Err(self.error(name, format!("expected the name of a header field, found {:?}", name.value)));
+            }
+            if OURS.contains(&lower.as_str()) {
+                return Err(self.error(name, format!("expected a correlation id, `{lower}` is none")));
+            }
+            if !seen.insert(lower.clone()) {
+                return Err(self.error(name, format!("expected each header field once, found `{lower}` again")));
+            }
+            correlate.push(&*lower.leak());
+        }
+        Ok(correlate)
+    }
+
+    fn templates(&self, texts: &[Spanned<String>]) -> Result<Matcher, Located> {
+        let mut templates = Vec::new();
+        for text in texts {
+            templates.push(Template::parse(text).map_err(|error| self.error(text, error))?);
+        }
+        let matcher = Matcher::new(templates);
+        if let Some((first, second)) = matcher.conflicts().next() {
+            let at = texts.iter().find(|text| text.value == second.to_string());
+            let location = at.and_then(|text| text.location);
+            let message = format!("expected different templates, `{second}` takes the same requests as `{first}`");
+            return Err(Located::at(self.file, self.text, location, message));
+        }
+        Ok(matcher)
+    }
+
+    fn health_paths(&self, paths: &[Spanned<String>]) -> Result<BTreeSet<String>, Located> {
+        let mut set = BTreeSet::new();
+        for path in paths {
+            if !path.starts_with('/') || path.contains(['?', '#', ' ']) {
+                return Err(self.error(path, format!("expected a path, `/healthz`, found {:?}", path.value)));
+            }
+            set.insert(path.value.clone());
+        }
+        Ok(set)
+    }
+}
+
+/// Longer than any application keeps a context for.
+const MAX_LINGER: Duration = Duration::from_secs(600);
+
+/// Fields with a meaning of their own.
+const OURS: [&str; 4] = ["tracestate", aftershock_core::hop::HEADER, "host", "content-length"];
+
+/// `host:port`, `[v6]:port`.
+fn is_authority(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let name = |host: &str| {
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+    };
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host_fits = match bracketed {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => name(host),
+    };
+    host_fits && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = r#"apiVersion: aftershock.dev/v1alpha1
+kind: Sidecar
+service: checkoutservice
+control: http://127.0.0.1:4700
+inbound:
+  - {listen: "127.9.9.1:5050", to: "127.9.9.1:15050"}
+outbound:
+  - {listen: "127.9.9.1:20001", callee: paymentservice, to: ["127.9.9.2:50051", "payment-1:50051"], host: upstream}
+  - {listen: "127.9.9.1:20002", callee: legacy, to: ["[::1]:80"]}
+relay: [legacy]
+accept_relayed: true
+allow_detached: true
+association: {carrier: tracestate, correlate: [Uber-Trace-Id, x-request-id]}
+templates: ["GET /product/{id}"]
+health_paths: ["/healthz"]
+record: all
+linger: 5s
+"#;
+
+    fn complaint(text: &str) -> (Option<u32>, Option<u32>, String) {
+        let error = Config::parse("sidecar.yaml", text).expect_err("the file is wrong");
+        assert_eq!(error.file, "sidecar.yaml");
+        (error.line, error.column, error.message)
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let config = Config::parse("sidecar.yaml", FULL).unwrap();
+        assert_eq!(config.service.as_str(), "checkoutservice");
+        assert_eq!(config.control.unwrap().to_string(), "http://127.0.0.1:4700");
+        assert_eq!(config.inbound[0].to, "127.9.9.1:15050");
+        assert_eq!(config.outbound[0].to, ["127.9.9.2:50051", "payment-1:50051"]);
+        assert_eq!((config.outbound[0].host, config.outbound[1].host), (Host::Upstream, Host::Keep));
+        assert_eq!(config.correlate, ["uber-trace-id", "x-request-id"]);
+        assert_eq!(config.templates.operation("GET", "/product/7"), "GET /product/{id}");
+        assert!(config.relay.contains("legacy") && config.accept_relayed && config.allow_detached);
+        assert_eq!((config.record, config.linger), (Record::All, Duration::from_secs(5)));
+        assert!(config.health_paths.contains("/healthz"));
+    }
+
+    #[test]
+    fn most_keys_may_be_left_out() {
+        let text = "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: a\n\
+                    inbound: [{listen: \"127.0.0.1:80\", to: \"127.0.0.1:81\"}]\n";
+        let config = Config::parse("s", text).unwrap();
+        assert!(config.control.is_none() && config.outbound.is_empty() && config.correlate.is_empty());
+        assert_eq!((config.record, config.linger), (Record::Tagged, LINGER));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let cases = [
+            ("127.9.9.1:5050\", to", "localhost:5050\", to", 6, "expected an IP address and port"),
+            ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1\"", 6, "expected `host:port`"),
+            ("127.9.9.1:20002", "127.9.9.1:20001", 9, "found 127.9.9.1:20001 again"),
+            ("to: [\"[::1]:80\"]", "to: []", 9, "expected at least one address"),
+            ("http://127.0.0.1:4700", "https://127.0.0.1:4700", 4, "expected `http://host:port`"),
+            ("carrier: tracestate", "carrier: baggage", 13, "unknown value `baggage`"),
+            ("x-request-id]", "x request]", 13, "expected the name of a header field"),
+            ("x-request-id]", "tracestate]", 13, "`tracestate` is none"),
+            ("[\"GET /product/{id}\"]", "[\"GET product\"]", 14, "expected `METHOD /path/{name}`"),
+            ("[\"GET /product/{id}\"]", "[\"GET /p/{id}\", \"GET /p/{n}\"]", 14, "takes the same requests"),
+            ("[\"/healthz\"]", "[healthz]", 15, "expected a path"),
+            ("record: all", "record: everything", 16, "unknown value `everything`"),
+            ("linger: 5s", "linger: 5", 17, "with a unit"),
+            ("linger: 5s", "linger: 1h", 17, "expected at most 10m"),
+            ("accept_relayed: true", "accept_relay: true", 11, "did you mean `accept_relayed`?"),
+        ];
+        for (good, bad, line, says) in cases {
+            assert!(FULL.contains(good), "{good}");
+            let (at, column, message) = complaint(&FULL.replacen(good, bad, 1));
+            assert_eq!(at, Some(line), "{bad}: {message}");
+            assert!(column.is_some() && message.contains(says), "{bad}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_sidecar_without_listeners_is_refused() {
+        let (_, _, message) = complaint("apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: a\n");
+        assert!(message.contains("at least one listener"), "{message}");
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_called_that() {
+        let (line, _, message) = complaint("apiVersion: aftershock.dev/v1alpha1\nkind: Scenario\nservice: a\n");
+        assert!(line == Some(2) && message.contains("`kind: Sidecar`"), "{message}");
+    }
+}

@@ -1,0 +1,404 @@
+//! The brain of the sidecar: the four interception points, rounds and leases, without I/O (design §3).
+//!
+//! Messages come in through [`Interceptor`](crate::exchange::Interceptor) calls, the controller's words through
+//! [`Sidecar::on_control`], time and randomness as arguments; verdicts, edits, resumed messages, spans and answers to the
+//! controller come out. So every decision can be tested by a function call, and the same code runs in a simulated network.
+//!
+//! At each point the order is: associate, merge what arrived, decide, count and record, stamp, forward or act. The
+//! decision sees the evidence before the message at hand is counted.
+//!
+//! Invariants:
+//! * Without keys (no controller has registered this sidecar yet) everything passes untouched.
+//! * A fault is only ever the effect of a rule of a live lease. When the lease ends, by disarming, by lapse or at the end
+//!   of the process, parked messages go on and dropped ones are closed.
+//! * A rule fires at most once in an execution and at most `max_injections` times in a round.
+//! * Each module hides one decision: `association` whose call it is, `execution` what is kept of it, `rules` when a rule
+//!   fires, `rounds` how long, `points` in which order, `parking` what waits, `record` what is told.
+
+mod activity;
+mod association;
+mod call;
+mod counters;
+mod execution;
+mod fault;
+mod header;
+mod parking;
+mod peers;
+mod points;
+mod record;
+mod rounds;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::time::Instant;
+
+use aftershock_core::evidence::{Gap, GapKind};
+use aftershock_core::hop::Keyring;
+use aftershock_core::id::{CallId, ObserverId, Token};
+use aftershock_core::plan::Side;
+use aftershock_core::span::{CallSpan, Instant as Stamp};
+use aftershock_core::wire::{Arm, FromController, FromSidecar, OpenCall, Registry};
+
+use crate::config::{Config, Record};
+use crate::exchange::{Decider, Interceptor, LinkId, Resume, StreamId};
+use activity::Activity;
+use association::Calls;
+use call::{Exchange, ExchangeId, Stage};
+use counters::Counters;
+use execution::{Executions, Key};
+use peers::Callee;
+use rounds::{Round, Rounds};
+
+/// Random 64-bit numbers.
+pub type Random = Box<dyn FnMut() -> u64>;
+/// The wall clock, nanoseconds since the Unix epoch. Never used for order.
+pub type WallClock = Box<dyn Fn() -> u64>;
+
+/// A connection that was accepted.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    /// Inbound listeners come first, then outbound ones.
+    listener: usize,
+    /// Which of the listener's addresses it goes to.
+    upstream: usize,
+}
+
+/// One sidecar's state.
+pub struct Sidecar {
+    config: Config,
+    observer: ObserverId,
+    random: Random,
+    wall: WallClock,
+    keys: Keyring,
+    callees: Vec<Callee>,
+    rounds: Rounds,
+    executions: Executions,
+    calls: Calls,
+    links: HashMap<LinkId, Link>,
+    last_link: u64,
+    /// The next address of each outbound listener.
+    turns: Vec<usize>,
+    exchanges: HashMap<ExchangeId, Exchange>,
+    /// Deadlines of parked messages, with a number that keeps equal ones apart. An entry that no longer fits is ignored.
+    timers: BTreeMap<(Instant, u64), ExchangeId>,
+    last_timer: u64,
+    /// Executions with messages held for a guard, and the version of their evidence that was judged last.
+    holding: BTreeMap<Key, u64>,
+    /// A rule ended: what is held for it may go on although no evidence grew.
+    stirred: bool,
+    /// An editor was told to act and has not refused yet.
+    acting: Option<ExchangeId>,
+    /// Acts handed out with [`Decider::resumes`], until the editor had its chance to refuse.
+    resuming: BTreeSet<ExchangeId>,
+    ready: Vec<(LinkId, StreamId, Resume)>,
+    activity: Activity,
+    counters: Counters,
+    outbox: Vec<FromSidecar>,
+    spans: Vec<CallSpan>,
+    /// What it knew of the time when it was last called.
+    now: Option<Instant>,
+}
+
+impl fmt::Debug for Sidecar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sidecar")
+            .field("service", &self.config.service)
+            .field("observer", &self.observer)
+            .field("exchanges", &self.exchanges.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sidecar {
+    /// A sidecar that has seen nothing. `observer` is random, new in each process.
+    pub fn new(config: Config, observer: ObserverId, random: Random, wall: WallClock) -> Self {
+        Sidecar {
+            callees: peers::callees(&config, &Registry::default()),
+            calls: Calls::new(config.linger),
+            turns: vec![0; config.outbound.len()],
+            config,
+            observer,
+            random,
+            wall,
+            keys: Keyring::default(),
+            rounds: Rounds::default(),
+            executions: Executions::default(),
+            links: HashMap::new(),
+            last_link: 0,
+            exchanges: HashMap::new(),
+            timers: BTreeMap::new(),
+            last_timer: 0,
+            holding: BTreeMap::new(),
+            stirred: false,
+            acting: None,
+            resuming: BTreeSet::new(),
+            ready: Vec::new(),
+            activity: Activity::default(),
+            counters: Counters::default(),
+            outbox: Vec::new(),
+            spans: Vec::new(),
+            now: None,
+        }
+    }
+
+    /// This process start.
+    pub fn observer(&self) -> ObserverId {
+        self.observer
+    }
+
+    /// The address that a link's upstream connection goes to, `host:port`. A listener's addresses are taken in turn.
+    pub fn upstream(&self, link: LinkId) -> Option<&str> {
+        let link = self.links.get(&link)?;
+        let (side, index) = self.side(link.listener);
+        Some(match side {
+            Side::Callee => &self.config.inbound[index].to,
+            Side::Caller => &self.config.outbound[index].to[link.upstream],
+        })
+    }
+
+    /// As whose sidecar a listener is seen, and its place among those of that side.
+    fn side(&self, listener: usize) -> (Side, usize) {
+        match listener.checked_sub(self.config.inbound.len()) {
+            None => (Side::Callee, listener),
+            Some(index) => (Side::Caller, index),
+        }
+    }
+
+    /// A word of the controller, at `now`. [`FromController::Flush`] is the exporter's business and does nothing here;
+    /// [`FromController::Refused`] ends the connection, not the brain.
+    pub fn on_control(&mut self, word: FromController, now: Instant) {
+        self.now = Some(now);
+        match word {
+            FromController::Welcome { keys, registry, late, .. } => {
+                self.keys = keys;
+                self.callees = peers::callees(&self.config, &registry);
+                for token in &late {
+                    self.activity.follow(*token);
+                }
+                self.rounds.set_late(late);
+            }
+            FromController::Registry(registry) => self.callees = peers::callees(&self.config, &registry),
+            FromController::Arm(arm) => self.arm(arm, now),
+            FromController::Renew { token } => self.rounds.renew(token, now),
+            FromController::Disarm { token } => {
+                self.disarm(token);
+                self.outbox.push(FromSidecar::Disarmed { token });
+            }
+            FromController::End { token } => {
+                self.disarm(token);
+                self.rounds.remove(token);
+                self.executions.release(token);
+                self.activity.forget(token);
+            }
+            FromController::Watch { token } => self.activity.watch(token),
+            FromController::Report => self.outbox.push(FromSidecar::Counters(self.counters.report())),
+            FromController::Flush { .. } | FromController::Refused { .. } => {}
+        }
+    }
+
+    /// Rules act from here on: what is armed is complete or nothing.
+    fn arm(&mut self, arm: Arm, now: Instant) {
+        let token = arm.token;
+        let foreign = arm.rules.iter().find(|rule| rule.service != self.config.service);
+        let reason = match foreign {
+            _ if token.is_zero() => Some("a round's token is not zero".to_owned()),
+            _ if self.keys.current().is_none() => Some("this sidecar has no keys".to_owned()),
+            Some(rule) => Some(format!("rule {} is for the sidecar of {}", rule.index, rule.service)),
+            None => arm.rules.iter().find_map(fault::refusal),
+        };
+        if let Some(reason) = reason {
+            self.outbox.push(FromSidecar::NotArmed { token, reason });
+            return;
+        }
+        // Armed anew: rules count from the next execution on, those that have begun were not seen from their beginning.
+        self.disarm(token);
+        self.rounds.arm(token, Round::new(arm, self.executions.next_born(), now));
+        self.executions.hold(token);
+        self.activity.follow(token);
+        self.outbox.push(FromSidecar::Armed { token });
+    }
+
+    /// Time has come to `now`: leases and deadlines that have passed take effect.
+    pub fn on_time(&mut self, now: Instant) {
+        self.now = Some(now);
+        for token in self.rounds.lapsed(now) {
+            self.disarm(token);
+            self.rounds.remove(token);
+            // From here on passes may be missed.
+            for key in self.executions.of(token) {
+                self.set_gap(key, GapKind::Number);
+            }
+            self.executions.release(token);
+            self.activity.changed(token);
+            self.outbox.push(FromSidecar::Lapsed { token });
+        }
+        self.expire_parked(now);
+        self.calls.expire(now);
+    }
+
+    /// When [`Sidecar::on_time`] is to be called next, if nothing else happens.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let parked = self.timers.keys().next().map(|(at, _)| *at);
+        parked.into_iter().chain(self.rounds.next_expiry()).min()
+    }
+
+    /// The process is about to end: nothing is kept any longer, no rule acts any more.
+    pub fn shutdown(&mut self) {
+        for token in self.rounds.tokens() {
+            self.disarm(token);
+        }
+    }
+
+    /// What is to be said to the controller since the last call, in order.
+    pub fn take_control(&mut self) -> Vec<FromSidecar> {
+        let mut words = std::mem::take(&mut self.outbox);
+        for (token, begun) in self.activity.take() {
+            words.push(FromSidecar::Activity { token, begun, open: self.open_calls(token) });
+        }
+        words
+    }
+
+    /// Whether [`Sidecar::take_control`] would return anything.
+    pub fn has_control(&self) -> bool {
+        !self.outbox.is_empty() || self.activity.is_pending()
+    }
+
+    /// The spans of calls that ended since the last call.
+    pub fn take_spans(&mut self) -> Vec<CallSpan> {
+        std::mem::take(&mut self.spans)
+    }
+
+    /// Rounds that are live here.
+    pub fn live_tokens(&self) -> Vec<Token> {
+        self.rounds.tokens()
+    }
+
+    fn open_calls(&self, token: Token) -> Vec<OpenCall> {
+        let calls = self.exchanges.values().filter_map(|exchange| exchange.call.as_deref());
+        let mut open: Vec<OpenCall> = calls
+            .filter_map(|call| call.key.filter(|key| key.token == token).map(|key| (call, key)))
+            .map(|(call, key)| OpenCall {
+                side: call.side,
+                execution: key.execution,
+                call: call.id,
+                parent: call.parent,
+                api: call.api.clone(),
+                state: call.stage.open_state(),
+            })
+            .collect();
+        open.sort_by_key(|call| (call.execution, call.call, call.side == Side::Callee));
+        open
+    }
+
+    /// A number that is not zero: zero stands for "none" on the wire.
+    fn draw(&mut self) -> u64 {
+        loop {
+            match (self.random)() {
+                0 => {}
+                number => return number,
+            }
+        }
+    }
+
+    fn draw_call(&mut self) -> CallId {
+        CallId(self.draw())
+    }
+
+    /// Now, at a clock value.
+    fn stamp_at(&self, clock: u64) -> Stamp {
+        Stamp { clock, unix_nanos: (self.wall)() }
+    }
+
+    fn gap(&self, kind: GapKind) -> Gap {
+        Gap { kind, observer: self.observer, service: self.config.service.clone() }
+    }
+
+    /// Something of `key` may have been missed here.
+    fn set_gap(&mut self, key: Key, kind: GapKind) {
+        let gap = self.gap(kind);
+        if let Some(execution) = self.executions.get_mut(key) {
+            execution.set_gap(gap);
+        }
+    }
+
+    /// Whether calls of `token` are recorded.
+    fn records(&self, token: Token) -> bool {
+        match self.rounds.get(token) {
+            _ if self.config.record == Record::All => true,
+            Some(round) => round.record,
+            // A round that is live elsewhere: what is missing here is part of its record.
+            None => !token.is_zero(),
+        }
+    }
+
+    fn set_stage(&mut self, id: ExchangeId, stage: Stage) {
+        let Some(call) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut()) else { return };
+        let (was, is) = (call.stage.is_parked(), stage.is_parked());
+        let told = call.stage.open_state() != stage.open_state();
+        call.stage = stage;
+        let token = call.token();
+        if let Some(round) = self.rounds.get_mut(token) {
+            match (was, is) {
+                (false, true) => round.parked += 1,
+                (true, false) => round.parked = round.parked.saturating_sub(1),
+                _ => {}
+            }
+        }
+        if told {
+            self.activity.changed(token);
+        }
+    }
+}
+
+impl Decider for Sidecar {
+    fn opened(&mut self, listener: usize) -> LinkId {
+        self.last_link += 1;
+        let link = LinkId(self.last_link);
+        let upstream = match self.side(listener) {
+            (Side::Callee, _) => 0,
+            (Side::Caller, index) => {
+                let turn = self.turns[index];
+                self.turns[index] = (turn + 1) % self.config.outbound[index].to.len();
+                turn
+            }
+        };
+        self.links.insert(link, Link { listener, upstream });
+        link
+    }
+
+    fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
+        self.now = Some(now);
+        self.calls.expire(now);
+        call(&mut points::Points { sidecar: self, link, now });
+        self.confirm_acts(link);
+    }
+
+    fn gone(&mut self, link: LinkId) {
+        let mut left: Vec<ExchangeId> = self.exchanges.keys().filter(|id| id.link == link).copied().collect();
+        left.sort_unstable();
+        if let Some(now) = self.now {
+            for id in left {
+                self.close(id, crate::exchange::Closed::ByApplication, now);
+            }
+        }
+        self.links.remove(&link);
+    }
+
+    fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
+        self.judge_held();
+        let ready = std::mem::take(&mut self.ready);
+        for (link, stream, resume) in &ready {
+            if matches!(resume, Resume::Act(_)) {
+                self.resuming.insert(ExchangeId { link: *link, stream: *stream });
+            }
+        }
+        ready
+    }
+
+    fn opaque(&mut self, _: LinkId) {
+        self.counters.opaque();
+    }
+}

@@ -1,0 +1,348 @@
+//! Which execution and which parent a request belongs to (design §3.1).
+//!
+//! [`inbound`] and [`outbound`] are the two ladders. They only read: what they decide on is the request as it arrived and
+//! [`Calls`], the calls this process has open or had open within the linger time. Invariant: no step ever picks one of
+//! two executions. A correlation id that two executions carry, or that an unassociated call carries, says nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use aftershock_core::hop::{Hop, HopError, Keyring};
+use aftershock_core::id::{CallId, ExecutionId, Token};
+use aftershock_core::span::Association;
+use aftershock_core::w3c::Member;
+use smallvec::SmallVec;
+
+use super::counters::{Counters, Ignored};
+use super::execution::Key;
+use super::header::{Arriving, Correlation, HopLine};
+
+/// Most ended calls that are remembered; the oldest are forgotten first, even within the linger time.
+pub(crate) const MAX_RECENT: usize = 16_384;
+
+/// Whether a call came in, so that it can be a parent, or went out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Direction {
+    In,
+    Out,
+}
+
+/// A call that this process has or had open.
+#[derive(Debug)]
+struct Known {
+    /// None: it belongs to no execution.
+    key: Option<Key>,
+    open: bool,
+    correlations: SmallVec<[Correlation; 1]>,
+}
+
+/// The calls that carry one correlation id.
+#[derive(Debug, Default)]
+struct Carriers {
+    /// How many of each execution; `None` for calls that belong to none.
+    executions: BTreeMap<Option<Key>, usize>,
+    /// Inbound calls: whether each is open.
+    parents: BTreeMap<CallId, bool>,
+    open: usize,
+}
+
+/// What a correlation id says.
+#[derive(Debug, PartialEq, Eq)]
+struct Correlated {
+    key: Key,
+    parent: Option<CallId>,
+    step: Association,
+}
+
+impl Carriers {
+    fn says(&self) -> Option<Correlated> {
+        let mut executions = self.executions.keys();
+        let (Some(Some(key)), None) = (executions.next(), executions.next()) else { return None };
+        let only = |wanted: bool| {
+            let mut fitting = self.parents.iter().filter(|(_, open)| **open == wanted).map(|(call, _)| *call);
+            fitting.next().filter(|_| fitting.next().is_none())
+        };
+        let (parent, step) = match self.open {
+            0 => (only(false), Association::Detached),
+            1 => (only(true), Association::Correlated),
+            _ => (None, Association::Ambiguous),
+        };
+        Some(Correlated { key: *key, parent, step })
+    }
+}
+
+/// Calls open here, and a ring of those that ended within the linger time.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// By id and direction: a service that calls itself has both sides of a call here.
+    known: HashMap<(CallId, Direction), Known>,
+    carriers: HashMap<Correlation, Carriers>,
+    ended: VecDeque<(Instant, CallId, Direction)>,
+    linger: Duration,
+}
+
+impl Calls {
+    pub(crate) fn new(linger: Duration) -> Self {
+        Calls { known: HashMap::new(), carriers: HashMap::new(), ended: VecDeque::new(), linger }
+    }
+
+    /// An inbound call begins.
+    pub(crate) fn begin_inbound(&mut self, call: CallId, key: Option<Key>, correlations: SmallVec<[Correlation; 1]>) {
+        self.begin(call, Direction::In, Known { key, open: true, correlations });
+    }
+
+    /// An outbound call that stands on the member begins: the correlation ids beside it belong to its execution.
+    pub(crate) fn begin_outbound(&mut self, call: CallId, key: Key, correlations: SmallVec<[Correlation; 1]>) {
+        if !correlations.is_empty() {
+            self.begin(call, Direction::Out, Known { key: Some(key), open: true, correlations });
+        }
+    }
+
+    fn begin(&mut self, call: CallId, direction: Direction, known: Known) {
+        for correlation in &known.correlations {
+            let carriers = self.carriers.entry(correlation.clone()).or_default();
+            *carriers.executions.entry(known.key).or_default() += 1;
+            if direction == Direction::In {
+                carriers.parents.insert(call, true);
+                carriers.open += 1;
+            }
+        }
+        self.known.insert((call, direction), known);
+    }
+
+    /// An inbound call ends; it stays known for the linger time.
+    pub(crate) fn end_inbound(&mut self, call: CallId, now: Instant) {
+        self.end(call, Direction::In, now);
+    }
+
+    /// An outbound call ends.
+    pub(crate) fn end_outbound(&mut self, call: CallId, now: Instant) {
+        self.end(call, Direction::Out, now);
+    }
+
+    fn end(&mut self, call: CallId, direction: Direction, now: Instant) {
+        let Some(known) = self.known.get_mut(&(call, direction)).filter(|known| known.open) else { return };
+        known.open = false;
+        for correlation in known.correlations.iter().filter(|_| direction == Direction::In) {
+            if let Some(carriers) = self.carriers.get_mut(correlation) {
+                carriers.parents.insert(call, false);
+                carriers.open -= 1;
+            }
+        }
+        self.ended.push_back((now, call, direction));
+        if self.ended.len() > MAX_RECENT {
+            self.forget_oldest();
+        }
+    }
+
+    /// Forget what ended longer ago than the linger time.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while self.ended.front().is_some_and(|(at, ..)| now.saturating_duration_since(*at) > self.linger) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some((_, call, direction)) = self.ended.pop_front() else { return };
+        let Some(known) = self.known.remove(&(call, direction)) else { return };
+        for correlation in &known.correlations {
+            let Some(carriers) = self.carriers.get_mut(correlation) else { continue };
+            if direction == Direction::In {
+                carriers.parents.remove(&call);
+            }
+            if let Some(count) = carriers.executions.get_mut(&known.key) {
+                *count -= 1;
+                if *count == 0 {
+                    carriers.executions.remove(&known.key);
+                }
+            }
+            if carriers.executions.is_empty() {
+                self.carriers.remove(correlation);
+            }
+        }
+    }
+
+    /// Whether `call` came in here and is remembered.
+    pub(crate) fn came_in(&self, call: CallId) -> bool {
+        self.known.contains_key(&(call, Direction::In))
+    }
+
+    /// The inbound call that `member` names, and whether it is open.
+    fn parent(&self, member: &Member) -> Option<(Key, bool)> {
+        let known = self.known.get(&(member.call, Direction::In))?;
+        let key = known.key.filter(|key| *key == Key::of(member))?;
+        Some((key, known.open))
+    }
+
+    /// What the correlation ids of a request say together. Two that name two executions say nothing.
+    fn correlated(&self, correlations: &[Correlation]) -> Option<Correlated> {
+        let says = |id| self.carriers.get(id).and_then(Carriers::says);
+        let mut all = correlations.iter().filter_map(says);
+        let first = all.next()?;
+        let keys: BTreeSet<Key> = all.map(|other| other.key).chain([first.key]).collect();
+        (keys.len() == 1).then_some(first)
+    }
+}
+
+/// What a request that came in is.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    /// A call of a caller with a sidecar, not seen here before.
+    Tagged {
+        /// Its identity.
+        member: Member,
+        /// What came with it.
+        hop: Box<Hop>,
+    },
+    /// A call that its caller's sidecar could not associate.
+    Marked,
+    /// A call through a hop without sidecar.
+    Relayed {
+        /// The call above that hop.
+        member: Member,
+        /// A newer sidecar's header came along: passes may have been missed.
+        newer: bool,
+    },
+    /// The beginning of an execution.
+    Entry {
+        /// Zero for ordinary traffic.
+        token: Token,
+        /// Zero for a new one, else declared by the client.
+        execution: ExecutionId,
+    },
+}
+
+const ORDINARY: Inbound = Inbound::Entry { token: Token(0), execution: ExecutionId(0) };
+
+/// The ladder of a request that came in. `seen` says whether a call came in here before, `takes` whether a token is one
+/// that the controller named.
+pub(crate) fn inbound(
+    arriving: &Arriving<'_>,
+    keys: &Keyring,
+    seen: impl FnOnce(Key, CallId) -> bool,
+    takes: impl FnOnce(Token) -> bool,
+    counters: &mut Counters,
+) -> Inbound {
+    let member = match arriving.member {
+        Some(Err(error)) => {
+            counters.ignored(error.into());
+            None
+        }
+        Some(Ok(member)) => Some(member),
+        None => None,
+    };
+    let text = member.map_or(String::new(), |member| member.to_string());
+    let (hop, newer) = match read_hop(arriving.hop, keys, &text) {
+        Ok(hop) => (hop, false),
+        Err((ignored, newer)) => {
+            counters.ignored(ignored);
+            (None, newer)
+        }
+    };
+    if let Some(hop) = hop {
+        match member {
+            Some(member) if hop.call == member.call && !member.call.is_zero() && !member.execution.is_zero() => {
+                if seen(Key::of(&member), member.call) {
+                    counters.ignored(Ignored::Replay);
+                    return ORDINARY;
+                }
+                return Inbound::Tagged { member, hop: Box::new(hop) };
+            }
+            None if hop.call.is_zero() && arriving.member.is_none() => return Inbound::Marked,
+            _ => counters.ignored(Ignored::HopUnexpected),
+        }
+    }
+    let Some(member) = member else { return ORDINARY };
+    if member.token.is_zero() {
+        counters.ignored(Ignored::MemberUntagged);
+        return ORDINARY;
+    }
+    if !takes(member.token) {
+        counters.ignored(Ignored::TokenUnknown);
+        return ORDINARY;
+    }
+    if member.call.is_zero() {
+        return Inbound::Entry { token: member.token, execution: member.execution };
+    }
+    if member.execution.is_zero() {
+        counters.ignored(Ignored::MemberMalformed);
+        return ORDINARY;
+    }
+    Inbound::Relayed { member, newer }
+}
+
+/// Read a hop header beside `member`. An error says what to count, and whether a newer sidecar wrote it.
+pub(crate) fn read_hop(line: HopLine<'_>, keys: &Keyring, member: &str) -> Result<Option<Hop>, (Ignored, bool)> {
+    match line {
+        HopLine::Absent => Ok(None),
+        HopLine::Several => Err((Ignored::HopMalformed, false)),
+        HopLine::One(value) => match Hop::decode(value, keys, member) {
+            Ok(hop) => Ok(Some(hop)),
+            Err(error) => Err((Ignored::from(&error), matches!(error, HopError::Newer(_)))),
+        },
+    }
+}
+
+/// What a request that goes out is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outbound {
+    /// A client of a round beside this sidecar: passes unchanged.
+    Client,
+    /// A call of an execution.
+    Of {
+        /// Which.
+        key: Key,
+        /// The call whose handler sent it, if that is known.
+        parent: Option<CallId>,
+        /// The step it stands on.
+        step: Association,
+    },
+    /// A call of no execution that is known.
+    Unassociated,
+}
+
+/// What is configured about the ladder of requests that go out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ladder {
+    /// Members of calls unknown here are taken, where their token is live.
+    pub(crate) accept_relayed: bool,
+}
+
+/// The ladder of a request that goes out. `live` says whether a token is live here.
+pub(crate) fn outbound(
+    arriving: &Arriving<'_>,
+    calls: &Calls,
+    ladder: Ladder,
+    live: impl Fn(Token) -> bool,
+    counters: &mut Counters,
+) -> Outbound {
+    match arriving.member {
+        None => {}
+        Some(Err(error)) => counters.ignored(error.into()),
+        Some(Ok(member)) if member.call.is_zero() && live(member.token) => return Outbound::Client,
+        Some(Ok(member)) => {
+            let checks = member.check == arriving.check();
+            match calls.parent(&member).filter(|_| checks) {
+                Some((key, open)) => {
+                    let step = if open { Association::Exact } else { Association::Detached };
+                    return Outbound::Of { key, parent: Some(member.call), step };
+                }
+                // A call that came in here is no call of elsewhere, whatever its check.
+                None if ladder.accept_relayed
+                    && checks
+                    && !calls.came_in(member.call)
+                    && !member.call.is_zero()
+                    && !member.execution.is_zero()
+                    && live(member.token) =>
+                {
+                    return Outbound::Of { key: Key::of(&member), parent: None, step: Association::Relayed };
+                }
+                None => counters.ignored(Ignored::MemberStale),
+            }
+        }
+    }
+    match calls.correlated(&arriving.correlations) {
+        Some(Correlated { key, parent, step }) => Outbound::Of { key, parent, step },
+        None => Outbound::Unassociated,
+    }
+}

@@ -1,0 +1,154 @@
+//! One exchange, from its request to its end: identity, where it stands, what is recorded of it.
+
+use std::time::Instant;
+
+use aftershock_core::event::Outcome;
+use aftershock_core::id::{CallId, Token};
+use aftershock_core::name::{Api, Service};
+use aftershock_core::plan::{Phase, Side};
+use aftershock_core::span::{Association, Injection, Instant as Stamp, Pass};
+use aftershock_core::wire::OpenState;
+use smallvec::SmallVec;
+
+use super::execution::Key;
+use super::rules::{Subject, Witness};
+use crate::exchange::{Act, Edits, LinkId, StreamId};
+
+/// An exchange of any link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ExchangeId {
+    pub(crate) link: LinkId,
+    pub(crate) stream: StreamId,
+}
+
+/// An exchange that is open.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// What is edited in the request whatever is known when it leaves.
+    pub(crate) edits: Edits,
+    /// None: it passes through.
+    pub(crate) call: Option<Box<Call>>,
+}
+
+/// What stands in the hop header that leaves with this call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HopSent {
+    /// No header.
+    Nothing,
+    /// Caller: that the call is unassociated, so that the callee does not take it for an entry.
+    Mark,
+    /// Caller: with the request. Callee: with the response, in answer to a valid one.
+    Evidence,
+}
+
+/// A call as this sidecar sees it.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) side: Side,
+    pub(crate) api: Api,
+    pub(crate) grpc: bool,
+    pub(crate) connect: bool,
+    /// None: unassociated.
+    pub(crate) key: Option<Key>,
+    pub(crate) id: CallId,
+    pub(crate) parent: Option<CallId>,
+    pub(crate) caller: Option<Service>,
+    pub(crate) association: Association,
+    pub(crate) trace_id: u128,
+    /// The member under which this call's hop headers are tagged, in both directions.
+    pub(crate) member: String,
+    pub(crate) hop: HopSent,
+    pub(crate) record: bool,
+    /// Its messages are events.
+    pub(crate) counted: bool,
+    /// Its messages are passes of targets.
+    pub(crate) target: bool,
+    pub(crate) request: Option<Stamp>,
+    pub(crate) response: Option<Stamp>,
+    /// The outcome as seen here, once the frame that says it has arrived.
+    pub(crate) outcome: Option<Outcome>,
+    /// The outcome frame has arrived and was not counted yet.
+    pub(crate) response_pending: bool,
+    /// What another sidecar can say of the outcome.
+    pub(crate) witness: Witness,
+    pub(crate) http_status: Option<u16>,
+    pub(crate) grpc_status: Option<u32>,
+    pub(crate) made: bool,
+    pub(crate) evidence_went: bool,
+    pub(crate) evidence_came: bool,
+    /// A hop header is to be taken off the head, and off the trailers.
+    pub(crate) strip: (bool, bool),
+    /// The response ended with its head.
+    pub(crate) ended_at_head: bool,
+    /// Evidence as of the last hop header that left with the response.
+    pub(crate) stamped: u64,
+    pub(crate) oversized: bool,
+    pub(crate) passes: Vec<Pass>,
+    pub(crate) injection: Option<Injection>,
+    pub(crate) stage: Stage,
+}
+
+/// A rule that keeps a message until its guard holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hold {
+    /// Its place among the armed rules.
+    pub(crate) rule: usize,
+    /// Its place among the call's passes.
+    pub(crate) pass: usize,
+    pub(crate) deadline: Instant,
+}
+
+/// A rule that fired on a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shot {
+    pub(crate) rule: usize,
+    pub(crate) pass: usize,
+    pub(crate) phase: Phase,
+}
+
+/// Where a call stands with regard to faults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It runs.
+    Running,
+    /// A message is parked until one of these guards holds.
+    Held { phase: Phase, holds: SmallVec<[Hold; 1]> },
+    /// A message is parked for a time.
+    Delayed { shot: Shot, until: Instant },
+    /// The editor was told to act and may still refuse.
+    Acting { shot: Shot, act: Act },
+    /// A message was dropped.
+    Dropped { shot: Shot },
+    /// It was reset or answered here.
+    Answered { shot: Shot },
+}
+
+impl Stage {
+    pub(crate) fn is_parked(&self) -> bool {
+        matches!(self, Stage::Held { .. } | Stage::Delayed { .. })
+    }
+
+    pub(crate) fn open_state(&self) -> OpenState {
+        match self {
+            Stage::Running | Stage::Answered { .. } => OpenState::Running,
+            Stage::Held { .. } | Stage::Delayed { .. } => OpenState::Parked,
+            Stage::Acting { act: Act::Drop, .. } | Stage::Dropped { .. } => OpenState::Dropped,
+            Stage::Acting { .. } => OpenState::Running,
+        }
+    }
+}
+
+impl Call {
+    pub(crate) fn token(&self) -> Token {
+        self.key.map_or(Token(0), |key| key.token)
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { side: self.side, api: &self.api, caller: self.caller.as_ref() }
+    }
+
+    /// Whether the response's outcome stands in its head.
+    pub(crate) fn outcome_in_head(&self) -> bool {
+        !self.grpc || self.ended_at_head
+    }
+}

@@ -1,0 +1,109 @@
+//! What a sidecar counts of itself, for `status`: ladder steps, things ignored, opaque connections.
+
+use aftershock_core::hop::HopError;
+use aftershock_core::span::Association;
+use aftershock_core::w3c::MemberError;
+use aftershock_core::wire;
+
+/// Something that came and does not count. The request goes through all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ignored {
+    /// A hop header whose tag does not fit.
+    HopForged,
+    /// A hop header over its limit.
+    HopOversized,
+    /// A hop header that cannot be read.
+    HopMalformed,
+    /// A hop header of a newer version.
+    HopNewer,
+    /// A hop header signed with a key that is not known here.
+    HopUnknownKey,
+    /// A hop header with a valid tag that belongs to another call.
+    HopUnexpected,
+    /// A hop header that did not fit into the receiver's limit and was left out.
+    HopUnsent,
+    /// A response without hop header, where one was due.
+    HopMissing,
+    /// A member that cannot be read.
+    MemberMalformed,
+    /// A member of another version.
+    MemberVersion,
+    /// On its way out, a member of no call that this process has or had open, or whose check does not fit.
+    MemberStale,
+    /// On its way in, a member of ordinary traffic without a valid hop tag.
+    MemberUntagged,
+    /// A token that is not live here.
+    TokenUnknown,
+    /// A call that was seen here before.
+    Replay,
+}
+
+impl Ignored {
+    fn as_str(self) -> &'static str {
+        match self {
+            Ignored::HopForged => "hop-forged",
+            Ignored::HopOversized => "hop-oversized",
+            Ignored::HopMalformed => "hop-malformed",
+            Ignored::HopNewer => "hop-newer",
+            Ignored::HopUnknownKey => "hop-unknown-key",
+            Ignored::HopUnexpected => "hop-unexpected",
+            Ignored::HopUnsent => "hop-unsent",
+            Ignored::HopMissing => "hop-missing",
+            Ignored::MemberMalformed => "member-malformed",
+            Ignored::MemberVersion => "member-version",
+            Ignored::MemberStale => "member-stale",
+            Ignored::MemberUntagged => "member-untagged",
+            Ignored::TokenUnknown => "token-unknown",
+            Ignored::Replay => "replay",
+        }
+    }
+}
+
+impl From<&HopError> for Ignored {
+    fn from(error: &HopError) -> Self {
+        match error {
+            HopError::Oversized(_) => Ignored::HopOversized,
+            HopError::Encoding | HopError::Malformed(_) => Ignored::HopMalformed,
+            HopError::Newer(_) => Ignored::HopNewer,
+            HopError::UnknownKey(_) => Ignored::HopUnknownKey,
+            HopError::Forged => Ignored::HopForged,
+        }
+    }
+}
+
+impl From<MemberError> for Ignored {
+    fn from(error: MemberError) -> Self {
+        match error {
+            MemberError::Version => Ignored::MemberVersion,
+            MemberError::Form => Ignored::MemberMalformed,
+        }
+    }
+}
+
+/// Counters since the process began.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(wire::Counters);
+
+impl Counters {
+    /// A call stood on this step of the ladder.
+    pub(crate) fn associated(&mut self, step: Association) {
+        *self.0.associations.entry(step).or_default() += 1;
+    }
+
+    pub(crate) fn ignored(&mut self, what: Ignored) {
+        match self.0.ignored.get_mut(what.as_str()) {
+            Some(count) => *count += 1,
+            None => {
+                self.0.ignored.insert(what.as_str().to_owned(), 1);
+            }
+        }
+    }
+
+    pub(crate) fn opaque(&mut self) {
+        self.0.opaque += 1;
+    }
+
+    pub(crate) fn report(&self) -> wire::Counters {
+        self.0.clone()
+    }
+}

@@ -1,0 +1,194 @@
+//! What this sidecar knows of each execution, bounded (design §3.1 "Memory", §3.2).
+//!
+//! Invariants: an execution that no live token holds ends with its last open call. A live token holds at most
+//! [`MAX_PER_TOKEN`] executions; the one idle for longest is evicted first, one with an open call never. Who evicts says
+//! so: the round is told, and marks what follows.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use aftershock_core::evidence::{Gap, Knowledge};
+use aftershock_core::id::{CallId, ExecutionId, Token};
+use aftershock_core::w3c::Member;
+
+use super::call::ExchangeId;
+use super::rules::Progress;
+
+/// Most executions held for one live token. Executions with an open call are held beyond it: connections bound them.
+pub(crate) const MAX_PER_TOKEN: usize = 4_096;
+
+/// Most inbound calls of an execution that are remembered to tell replays, beyond the linger time.
+const MAX_SEEN: usize = 16_384;
+
+/// An execution under its token. The same execution id under two tokens is two executions: no forged pair mixes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) token: Token,
+    pub(crate) execution: ExecutionId,
+}
+
+impl Key {
+    pub(crate) fn of(member: &Member) -> Self {
+        Key { token: member.token, execution: member.execution }
+    }
+}
+
+/// One execution, as known here.
+#[derive(Debug, Default)]
+pub(crate) struct Execution {
+    /// Evidence and clock.
+    pub(crate) knowledge: Knowledge,
+    /// Grows whenever the evidence does.
+    pub(crate) version: u64,
+    /// The trace id of its requests; 0 before one is known.
+    pub(crate) trace_id: u128,
+    /// How far each rule of its round got in it.
+    pub(crate) progress: Vec<Progress>,
+    /// Exchanges parked by `hold`, in the order in which they were parked.
+    pub(crate) held: Vec<ExchangeId>,
+    /// The place of its first message here among all executions.
+    pub(crate) born: u64,
+    open: usize,
+    /// When it became idle, if it is; the key in `Held::idle`.
+    idle: Option<u64>,
+    seen: HashSet<CallId>,
+}
+
+impl Execution {
+    /// Merge what a message brought.
+    pub(crate) fn merge(&mut self, arriving: &Knowledge) {
+        if self.knowledge.merge(arriving) {
+            self.version += 1;
+        }
+    }
+
+    /// Something may have been missed.
+    pub(crate) fn set_gap(&mut self, gap: Gap) {
+        let before = self.knowledge.evidence.gaps().clone();
+        self.knowledge.evidence.gaps_mut().insert(gap);
+        if before != *self.knowledge.evidence.gaps() {
+            self.version += 1;
+        }
+    }
+
+    /// How far the rule at `index` got.
+    pub(crate) fn progress(&mut self, index: usize) -> &mut Progress {
+        if self.progress.len() <= index {
+            self.progress.resize_with(index + 1, Progress::default);
+        }
+        &mut self.progress[index]
+    }
+
+    /// A call came in.
+    pub(crate) fn saw(&mut self, call: CallId) {
+        if self.seen.len() < MAX_SEEN {
+            self.seen.insert(call);
+        }
+    }
+
+    /// Whether a call came in before.
+    pub(crate) fn has_seen(&self, call: CallId) -> bool {
+        self.seen.contains(&call)
+    }
+}
+
+/// The executions of a live token.
+#[derive(Debug, Default)]
+struct Held {
+    count: usize,
+    idle: BTreeMap<u64, ExecutionId>,
+}
+
+/// All executions known here.
+#[derive(Debug, Default)]
+pub(crate) struct Executions {
+    all: HashMap<Key, Execution>,
+    held: BTreeMap<Token, Held>,
+    clock: u64,
+}
+
+impl Executions {
+    pub(crate) fn get(&self, key: Key) -> Option<&Execution> {
+        self.all.get(&key)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Execution> {
+        self.all.get_mut(&key)
+    }
+
+    /// The executions of `token`, in the order of their ids.
+    pub(crate) fn of(&self, token: Token) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.all.keys().filter(|key| key.token == token).copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// The place that the next new execution will have.
+    pub(crate) fn next_born(&self) -> u64 {
+        self.clock + 1
+    }
+
+    /// Executions of `token` outlive their last call from now on.
+    pub(crate) fn hold(&mut self, token: Token) {
+        let count = self.all.keys().filter(|key| key.token == token).count();
+        self.held.entry(token).or_insert(Held { count, idle: BTreeMap::new() });
+    }
+
+    /// Executions of `token` end with their last call from now on; those that have none end now.
+    pub(crate) fn release(&mut self, token: Token) {
+        if self.held.remove(&token).is_some() {
+            self.all.retain(|key, execution| key.token != token || execution.open > 0);
+            for (_, execution) in self.all.iter_mut().filter(|(key, _)| key.token == token) {
+                execution.idle = None;
+            }
+        }
+    }
+
+    /// A call of `key` begins. Returns its execution, and whether another one was evicted for it.
+    pub(crate) fn enter(&mut self, key: Key) -> (&mut Execution, bool) {
+        let mut evicted = false;
+        if !self.all.contains_key(&key) {
+            self.clock += 1;
+            if let Some(held) = self.held.get_mut(&key.token) {
+                if held.count >= MAX_PER_TOKEN
+                    && let Some((_, oldest)) = held.idle.pop_first()
+                {
+                    self.all.remove(&Key { token: key.token, execution: oldest });
+                    held.count -= 1;
+                    evicted = true;
+                }
+                held.count += 1;
+            }
+            self.all.insert(key, Execution { born: self.clock, ..Execution::default() });
+        }
+        let execution = self.all.get_mut(&key).expect("it was there or has been put there");
+        execution.open += 1;
+        if let (Some(since), Some(held)) = (execution.idle.take(), self.held.get_mut(&key.token)) {
+            held.idle.remove(&since);
+        }
+        (execution, evicted)
+    }
+
+    /// A call of `key` ends.
+    pub(crate) fn leave(&mut self, key: Key) {
+        let Some(execution) = self.all.get_mut(&key) else { return };
+        execution.open = execution.open.saturating_sub(1);
+        if execution.open > 0 {
+            return;
+        }
+        match self.held.get_mut(&key.token) {
+            Some(held) => {
+                self.clock += 1;
+                execution.idle = Some(self.clock);
+                held.idle.insert(self.clock, key.execution);
+            }
+            None => {
+                self.all.remove(&key);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+}

@@ -1,0 +1,415 @@
+//! Messages that wait: held for a guard, delayed, or being faulted (design §3.4, §3.5).
+//!
+//! A rule that fires spends its shot at once, so that no second message fires before the first has been dealt with. What
+//! the editor was told to do counts once it can no longer refuse: at the next call of the same link that is no refusal.
+
+use std::time::Instant;
+
+use aftershock_core::event::{EventKind, Occurrence, Outcome};
+use aftershock_core::id::Token;
+use aftershock_core::plan::{Fault, Phase};
+use aftershock_core::span::{Injection, PassedBy};
+use aftershock_core::wire::FromSidecar;
+
+use super::Sidecar;
+use super::call::{Call, ExchangeId, Hold, Shot, Stage};
+use super::execution::Key;
+use super::fault;
+use super::rounds::deadline;
+use super::rules::{Judgement, Message, Point, judge};
+use crate::exchange::{Act, LinkId, Refusal, Resume};
+
+/// What becomes of a message on which a rule fired.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fired {
+    /// It stays parked for a time.
+    Delayed,
+    /// The editor is to act.
+    Act(Act),
+}
+
+impl Sidecar {
+    pub(super) fn call(&self, id: ExchangeId) -> Option<&Call> {
+        self.exchanges.get(&id).and_then(|exchange| exchange.call.as_deref())
+    }
+
+    pub(super) fn call_mut(&mut self, id: ExchangeId) -> Option<&mut Call> {
+        self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut())
+    }
+
+    /// A boundary event of the call: give it a clock value and count it.
+    pub(super) fn happen(&mut self, id: ExchangeId, phase: Phase, outcome: Option<Outcome>) {
+        let Some(call) = self.call(id) else { return };
+        let (key, event) = (call.key, phase.event(call.side));
+        let clock = key.map_or(0, |key| self.count(id, key, event, outcome));
+        let at = self.stamp_at(clock);
+        let Some(call) = self.call_mut(id) else { return };
+        match phase {
+            Phase::Request => call.request = Some(at),
+            Phase::Response => {
+                call.response = Some(at);
+                call.response_pending = false;
+                call.outcome = outcome;
+            }
+        }
+    }
+
+    fn count(&mut self, id: ExchangeId, key: Key, event: EventKind, outcome: Option<Outcome>) -> u64 {
+        let Some(call) = self.exchanges.get(&id).and_then(|exchange| exchange.call.as_deref()) else { return 0 };
+        let occurrence = Occurrence { event, api: &call.api, caller: call.caller.as_ref(), outcome };
+        let round = self.rounds.get(key.token).filter(|_| call.counted);
+        let events = round.map_or_else(Vec::new, |round| round.events(&occurrence));
+        let Some(execution) = self.executions.get_mut(key) else { return 0 };
+        if !events.is_empty() {
+            execution.version += 1;
+        }
+        execution.knowledge.happen(self.observer, events)
+    }
+
+    /// Count a request that was parked, if it has not been counted yet.
+    pub(super) fn count_request(&mut self, id: ExchangeId) {
+        if self.call(id).is_some_and(|call| call.request.is_none()) {
+            self.happen(id, Phase::Request, None);
+        }
+    }
+
+    /// Count a response whose outcome has arrived, if it has not been counted yet.
+    pub(super) fn count_response(&mut self, id: ExchangeId) {
+        if let Some(call) = self.call(id).filter(|call| call.response_pending) {
+            let outcome = call.outcome;
+            self.happen(id, Phase::Response, outcome);
+        }
+    }
+
+    /// The rule fires on the message at hand: the shot is spent.
+    pub(super) fn fire(&mut self, id: ExchangeId, shot: Shot, held: bool, now: Instant) -> Option<Fired> {
+        let call = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut())?;
+        let key = call.key?;
+        let armed = self.rounds.get_mut(key.token)?.rules.get_mut(shot.rule)?;
+        let execution = self.executions.get_mut(key)?;
+        let fault = armed.rule.tfic.fault.clone();
+        armed.injections += 1;
+        execution.progress(shot.rule).ended = true;
+        let pass = call.passes.get_mut(shot.pass)?;
+        pass.passed_by = None;
+        call.injection = Some(Injection {
+            rule: pass.rule,
+            k: pass.k,
+            decided: execution.knowledge.clock,
+            held,
+            fault: fault.to_string(),
+        });
+        self.stirred = true;
+        match (fault::act(&fault, call.grpc), &fault) {
+            (Some(act), _) => {
+                self.set_stage(id, Stage::Acting { shot, act: act.clone() });
+                Some(Fired::Act(act))
+            }
+            (None, Fault::Delay(time)) => {
+                let until = deadline(now, time.0);
+                self.set_stage(id, Stage::Delayed { shot, until });
+                self.set_timer(id, until);
+                self.tell_fired(id);
+                Some(Fired::Delayed)
+            }
+            (None, _) => None,
+        }
+    }
+
+    fn tell_fired(&mut self, id: ExchangeId) {
+        let Some(call) = self.call(id) else { return };
+        if let (Some(key), Some(injection)) = (call.key, &call.injection) {
+            let word =
+                FromSidecar::Fired { token: key.token, rule: injection.rule, execution: key.execution, call: call.id };
+            self.outbox.push(word);
+        }
+    }
+
+    /// The editor did not refuse: the fault has happened, and its event with it.
+    pub(super) fn confirm(&mut self, id: ExchangeId) {
+        if self.acting == Some(id) {
+            self.acting = None;
+        }
+        self.resuming.remove(&id);
+        let Some(Stage::Acting { shot, act }) = self.call(id).map(|call| call.stage.clone()) else { return };
+        if let (Act::Answer(made), Some(call)) = (&act, self.call_mut(id)) {
+            let text = |name: &str| made.fields.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
+            call.made = true;
+            call.http_status = Some(made.status);
+            call.grpc_status = text("grpc-status").filter(|_| call.grpc).and_then(|status| status.parse().ok());
+        }
+        self.count_request(id);
+        if act == Act::Drop {
+            if let Some(call) = self.call_mut(id) {
+                call.response_pending = false;
+            }
+            self.set_stage(id, Stage::Dropped { shot });
+            let token = self.call(id).map_or(Token(0), Call::token);
+            if self.rounds.get(token).is_none_or(|round| round.rules.is_empty()) {
+                // Disarmed while the act was under way.
+                self.ready.push((id.link, id.stream, Resume::Close));
+            }
+        } else {
+            self.happen(id, Phase::Response, Some(Outcome::Error));
+            self.set_stage(id, Stage::Answered { shot });
+        }
+        self.tell_fired(id);
+    }
+
+    /// Before anything else is done: what the editor was told to do before, it has done.
+    pub(super) fn confirm_acting(&mut self) {
+        if let Some(id) = self.acting {
+            self.confirm(id);
+        }
+    }
+
+    /// The editor of `link` has returned: what it was told to do, it has done.
+    pub(super) fn confirm_acts(&mut self, link: LinkId) {
+        self.confirm_acting();
+        let done: Vec<ExchangeId> = self.resuming.iter().filter(|id| id.link == link).copied().collect();
+        for id in done {
+            self.confirm(id);
+        }
+    }
+
+    /// The editor could not: the message goes on, the shot comes back.
+    pub(super) fn undo(&mut self, id: ExchangeId, why: Refusal) {
+        if self.acting == Some(id) {
+            self.acting = None;
+        }
+        self.resuming.remove(&id);
+        let passed_by = match why {
+            Refusal::Pipelined => PassedBy::Pipelined,
+            Refusal::Goaway => PassedBy::Goaway,
+            // Nobody waits for an answer any more.
+            Refusal::TooLate | Refusal::Size | Refusal::Oversized => PassedBy::CallerGone,
+        };
+        let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { return };
+        match stage {
+            Stage::Acting { shot, .. }
+            | Stage::Delayed { shot, .. }
+            | Stage::Dropped { shot }
+            | Stage::Answered { shot } => self.return_shot(id, shot, passed_by),
+            Stage::Held { holds, .. } => {
+                for hold in holds {
+                    self.pass_by(id, hold.pass, passed_by.clone());
+                }
+                self.unhold(id);
+            }
+            Stage::Running => return,
+        }
+        self.set_stage(id, Stage::Running);
+    }
+
+    fn return_shot(&mut self, id: ExchangeId, shot: Shot, why: PassedBy) {
+        let Some(call) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut()) else { return };
+        call.injection = None;
+        call.made = false;
+        call.response_pending |= call.outcome.is_some() && call.response.is_none();
+        if let Some(pass) = call.passes.get_mut(shot.pass) {
+            pass.passed_by = Some(why);
+        }
+        let Some(key) = call.key else { return };
+        let id = call.id;
+        if let Some(armed) = self.rounds.get_mut(key.token).and_then(|round| round.rules.get_mut(shot.rule)) {
+            armed.injections = armed.injections.saturating_sub(1);
+            let rule = armed.rule.index;
+            if let Some(execution) = self.executions.get_mut(key) {
+                execution.progress(shot.rule).ended = false;
+            }
+            self.outbox.retain(|word| {
+                !matches!(word, FromSidecar::Fired { token, rule: r, call, .. }
+                    if (*token, *r, *call) == (key.token, rule, id))
+            });
+        }
+    }
+
+    pub(super) fn pass_by(&mut self, id: ExchangeId, pass: usize, why: PassedBy) {
+        if let Some(pass) = self.call_mut(id).and_then(|call| call.passes.get_mut(pass)) {
+            pass.passed_by = Some(why);
+        }
+    }
+
+    /// Park a message until one of `holds` is decided.
+    pub(super) fn hold(&mut self, id: ExchangeId, key: Key, phase: Phase, holds: impl IntoIterator<Item = Hold>) {
+        let stage = Stage::Held { phase, holds: holds.into_iter().collect() };
+        if let Stage::Held { holds, .. } = &stage {
+            for hold in holds.clone() {
+                self.set_timer(id, hold.deadline);
+            }
+        }
+        self.set_stage(id, stage);
+        if let Some(execution) = self.executions.get_mut(key) {
+            execution.held.push(id);
+            // Judged on arrival, before it would count itself.
+            self.holding.entry(key).or_insert(execution.version);
+        }
+    }
+
+    /// Nothing of this exchange is held any longer.
+    pub(super) fn unhold(&mut self, id: ExchangeId) {
+        let Some(key) = self.call(id).and_then(|call| call.key) else { return };
+        if let Some(execution) = self.executions.get_mut(key) {
+            execution.held.retain(|held| *held != id);
+            if execution.held.is_empty() {
+                self.holding.remove(&key);
+            }
+        }
+    }
+
+    pub(super) fn set_timer(&mut self, id: ExchangeId, at: Instant) {
+        self.last_timer += 1;
+        self.timers.insert((at, self.last_timer), id);
+    }
+
+    /// Let a parked message go on, unfaulted or after its delay.
+    fn release(&mut self, id: ExchangeId) {
+        self.unhold(id);
+        self.set_stage(id, Stage::Running);
+        self.ready.push((id.link, id.stream, Resume::Pass));
+    }
+
+    /// Judge what is held again wherever evidence grew or a rule ended.
+    pub(super) fn judge_held(&mut self) {
+        // Firing ends rules, which may let others go; each round of the loop decides at least one message.
+        loop {
+            let stirred = std::mem::take(&mut self.stirred);
+            let grown = |key: &Key, judged: &u64| {
+                stirred || self.executions.get(*key).is_some_and(|execution| execution.version != *judged)
+            };
+            let keys: Vec<Key> = self.holding.iter().filter(|(key, at)| grown(key, at)).map(|(key, _)| *key).collect();
+            for key in &keys {
+                self.judge_held_of(*key);
+            }
+            if !self.stirred {
+                return;
+            }
+        }
+    }
+
+    fn judge_held_of(&mut self, key: Key) {
+        let Some(execution) = self.executions.get(key) else { return };
+        let held = execution.held.clone();
+        if let Some(judged) = self.holding.get_mut(&key) {
+            *judged = execution.version;
+        }
+        for id in held {
+            let Some(Stage::Held { phase, holds }) = self.call(id).map(|call| call.stage.clone()) else { continue };
+            let mut waiting = Vec::new();
+            let mut shot = None;
+            for hold in holds {
+                match self.judge_hold(id, key, hold) {
+                    Judgement::Fire if shot.is_none() => {
+                        shot = Some(Shot { rule: hold.rule, pass: hold.pass, phase });
+                    }
+                    Judgement::Fire => self.pass_by(id, hold.pass, PassedBy::Spent),
+                    Judgement::Hold => waiting.push(hold),
+                    Judgement::PassBy(why) => self.pass_by(id, hold.pass, why),
+                }
+            }
+            if let Some(shot) = shot {
+                for hold in waiting {
+                    self.pass_by(id, hold.pass, PassedBy::Spent);
+                }
+                self.unhold(id);
+                self.fire_held(id, shot);
+            } else if waiting.is_empty() {
+                self.release(id);
+            } else {
+                self.set_stage(id, Stage::Held { phase, holds: waiting.into_iter().collect() });
+            }
+        }
+    }
+
+    fn fire_held(&mut self, id: ExchangeId, shot: Shot) {
+        // What fires here was judged by a call that came with a time.
+        let Some(now) = self.now else { return };
+        let fired = self.fire(id, shot, true, now);
+        if shot.phase == Phase::Request {
+            self.count_request(id);
+        }
+        match fired {
+            Some(Fired::Act(act)) => self.ready.push((id.link, id.stream, Resume::Act(act))),
+            Some(Fired::Delayed) => {}
+            None => self.release(id),
+        }
+    }
+
+    fn judge_hold(&self, id: ExchangeId, key: Key, hold: Hold) -> Judgement {
+        let disarmed = Judgement::PassBy(PassedBy::Disarmed);
+        let (Some(call), Some(execution), Some(round)) =
+            (self.call(id), self.executions.get(key), self.rounds.get(key.token))
+        else {
+            return disarmed;
+        };
+        let (Some(armed), Some(pass)) = (round.rules.get(hold.rule), call.passes.get(hold.pass)) else {
+            return disarmed;
+        };
+        let point = Point {
+            service: &self.config.service,
+            evidence: &execution.knowledge.evidence,
+            whole: round.is_whole(execution.born),
+            faulted: call.injection.is_some(),
+        };
+        let message = Message { outcome: call.outcome, witness: call.witness, oversized: false };
+        let progress = execution.progress.get(hold.rule).copied().unwrap_or_default();
+        judge(armed, progress, pass.k, point, message)
+    }
+
+    /// Deadlines up to `now`: delays are over, holds are given up.
+    pub(super) fn expire_parked(&mut self, now: Instant) {
+        while let Some(entry) = self.timers.first_entry().filter(|entry| entry.key().0 <= now) {
+            let id = entry.remove();
+            let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { continue };
+            match stage {
+                Stage::Delayed { until, .. } if until <= now => self.release(id),
+                Stage::Held { phase, holds } => {
+                    let (over, waiting): (Vec<_>, Vec<_>) = holds.into_iter().partition(|hold| hold.deadline <= now);
+                    for hold in over {
+                        self.pass_by(id, hold.pass, PassedBy::HoldDeadline);
+                    }
+                    if waiting.is_empty() {
+                        self.release(id);
+                    } else {
+                        self.set_stage(id, Stage::Held { phase, holds: waiting.into_iter().collect() });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The rules of a round go; what they keep goes on or is closed.
+    pub(super) fn disarm(&mut self, token: Token) {
+        let of_round = |call: &Call| call.token() == token && call.stage != Stage::Running;
+        let mut kept: Vec<ExchangeId> = self
+            .exchanges
+            .iter()
+            .filter(|(_, exchange)| exchange.call.as_deref().is_some_and(of_round))
+            .map(|(id, _)| *id)
+            .collect();
+        kept.sort_unstable();
+        for id in kept {
+            let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { continue };
+            match stage {
+                Stage::Held { holds, .. } => {
+                    for hold in holds {
+                        self.pass_by(id, hold.pass, PassedBy::Disarmed);
+                    }
+                    self.release(id);
+                }
+                Stage::Delayed { .. } => self.release(id),
+                Stage::Dropped { .. } => self.ready.push((id.link, id.stream, Resume::Close)),
+                Stage::Acting { .. } | Stage::Answered { .. } | Stage::Running => {}
+            }
+        }
+        if let Some(round) = self.rounds.get_mut(token) {
+            round.rules.clear();
+        }
+        for key in self.executions.of(token) {
+            if let Some(execution) = self.executions.get_mut(key) {
+                execution.progress.clear();
+            }
+        }
+    }
+}

@@ -1,0 +1,777 @@
+//! The four interception points (design §3.3): in which order things happen to one message.
+
+use std::time::Instant;
+
+use aftershock_core::event::Outcome;
+use aftershock_core::evidence::{GapKind, Knowledge};
+use aftershock_core::hop::{self, Hop};
+use aftershock_core::id::{CallId, ExecutionId, Token};
+use aftershock_core::name::Service;
+use aftershock_core::plan::{Fault, Phase, Side};
+use aftershock_core::span::{Association, Pass, PassedBy};
+use aftershock_core::w3c::{self, Member, TraceParent};
+use smallvec::SmallVec;
+
+use super::Sidecar;
+use super::association::{self, Inbound, Ladder, Outbound};
+use super::call::{Call, Exchange, ExchangeId, Hold, HopSent, Shot, Stage};
+use super::counters::Ignored;
+use super::execution::Key;
+use super::header::{Arriving, Correlation, HopLine, TRACEPARENT};
+use super::parking::Fired;
+use super::peers;
+use super::record::{Recorder, span};
+use super::rounds::deadline;
+use super::rules::{Frame, Judgement, Message, Point, Witness, judge};
+use crate::config::Host;
+use crate::exchange::{
+    Closed, Edit, Edits, Fields, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, StreamId, Verdict,
+};
+
+/// Most body bytes of a response that are kept back for its outcome.
+pub(crate) const MAX_WITHHELD: usize = 1 << 20;
+
+/// The interception points of one link, at one instant.
+pub(super) struct Points<'a> {
+    pub(super) sidecar: &'a mut Sidecar,
+    pub(super) link: LinkId,
+    pub(super) now: Instant,
+}
+
+impl Points<'_> {
+    fn id(&self, stream: StreamId) -> ExchangeId {
+        ExchangeId { link: self.link, stream }
+    }
+}
+
+impl Interceptor for Points<'_> {
+    fn request(&mut self, stream: StreamId, head: &RequestHead<'_>) -> Verdict {
+        self.sidecar.confirm_acting();
+        self.sidecar.request(self.id(stream), head, self.now)
+    }
+
+    fn response(&mut self, stream: StreamId, head: &ResponseHead<'_>) -> Verdict {
+        self.sidecar.confirm_acting();
+        self.sidecar.response(self.id(stream), head, self.now)
+    }
+
+    fn response_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) -> Verdict {
+        self.sidecar.confirm_acting();
+        self.sidecar.response_end(self.id(stream), trailers, self.now)
+    }
+
+    fn stamp(&mut self, stream: StreamId, part: Part) -> Edits {
+        self.sidecar.confirm_acting();
+        self.sidecar.stamp(self.id(stream), part)
+    }
+
+    fn refused(&mut self, stream: StreamId, why: Refusal) {
+        let id = self.id(stream);
+        if self.sidecar.acting.is_some_and(|acting| acting != id) {
+            self.sidecar.confirm_acting();
+        }
+        match why {
+            Refusal::Size => {
+                if let Some(call) = self.sidecar.call_mut(id) {
+                    call.oversized = true;
+                }
+            }
+            Refusal::Oversized => self.sidecar.unsent(id),
+            Refusal::Pipelined | Refusal::Goaway | Refusal::TooLate => self.sidecar.undo(id, why),
+        }
+    }
+
+    fn closed(&mut self, stream: StreamId, how: Closed) {
+        self.sidecar.confirm_acting();
+        self.sidecar.close(self.id(stream), how, self.now);
+    }
+}
+
+/// What the ladders found out about a request.
+struct Identity {
+    key: Option<Key>,
+    id: CallId,
+    parent: Option<CallId>,
+    caller: Option<Service>,
+    association: Association,
+    trace_id: u128,
+    member: Option<Member>,
+    hop: HopSent,
+    witness: Witness,
+    gaps: SmallVec<[GapKind; 2]>,
+    brought: Option<Knowledge>,
+    edits: Edits,
+}
+
+impl Sidecar {
+    // ── request-sent, request-received ──────────────────────────────────────────────────────────────────────────────
+
+    fn request(&mut self, id: ExchangeId, head: &RequestHead<'_>, now: Instant) -> Verdict {
+        let Some(link) = self.links.get(&id.link).copied() else { return Verdict::Pass };
+        let (side, index) = self.side(link.listener);
+        let host = match side {
+            Side::Caller if self.config.outbound[index].host == Host::Upstream => {
+                Some(Edit::Set("host", self.config.outbound[index].to[link.upstream].clone()))
+            }
+            _ => None,
+        };
+        if self.keys.current().is_none() {
+            self.exchanges.insert(id, Exchange { edits: host.into_iter().collect(), call: None });
+            return Verdict::Pass;
+        }
+        let arriving = Arriving::read(&head.fields, &self.config.correlate);
+        let probe = peers::is_probe(head, &self.config, side == Side::Callee);
+        let identity = match side {
+            Side::Callee => self.identify_inbound(&arriving, probe),
+            Side::Caller => self.identify_outbound(&arriving, head, index, probe),
+        };
+        let (identity, mut edits) = match identity {
+            Ok(identity) => (Some(identity), Edits::new()),
+            Err(edits) => (None, edits),
+        };
+        edits.extend(host);
+        let Some(mut identity) = identity else {
+            self.exchanges.insert(id, Exchange { edits, call: None });
+            return Verdict::Pass;
+        };
+        edits.append(&mut identity.edits);
+        let api = match side {
+            Side::Callee => peers::api(&self.config.service, &self.config.templates, head),
+            Side::Caller => self.callees[index].api(head),
+        };
+        if let Some(key) = identity.key {
+            self.enter(key, side, &mut identity);
+        }
+        let token = identity.key.map_or(Token(0), |key| key.token);
+        let allowed = identity.association != Association::Detached || self.config.allow_detached;
+        let call = Call {
+            side,
+            api,
+            grpc: peers::is_grpc(head),
+            connect: head.method == "CONNECT",
+            key: identity.key,
+            id: identity.id,
+            parent: identity.parent,
+            caller: identity.caller,
+            association: identity.association,
+            trace_id: identity.trace_id,
+            member: identity.member.map_or_else(String::new, |member| member.to_string()),
+            hop: identity.hop,
+            record: !probe && self.records(token),
+            counted: !probe,
+            target: !probe && allowed && identity.key.is_some(),
+            request: None,
+            response: None,
+            outcome: None,
+            response_pending: false,
+            witness: identity.witness,
+            http_status: None,
+            grpc_status: None,
+            made: false,
+            evidence_went: false,
+            evidence_came: identity.brought.is_some() && side == Side::Callee,
+            strip: (false, false),
+            ended_at_head: false,
+            stamped: 0,
+            oversized: false,
+            passes: Vec::new(),
+            injection: None,
+            stage: Stage::Running,
+        };
+        self.exchanges.insert(id, Exchange { edits, call: Some(Box::new(call)) });
+        self.activity.begun(token);
+        let verdict = self.decide(id, &[Frame::Request], now);
+        // A held request is decided later, and counts itself then.
+        if !matches!(self.call(id).map(|call| &call.stage), Some(Stage::Held { .. })) {
+            self.count_request(id);
+        }
+        verdict
+    }
+
+    /// The execution of a call that begins: its state, what came with the message, what may be missing.
+    fn enter(&mut self, key: Key, side: Side, identity: &mut Identity) {
+        if !key.token.is_zero() && !self.rounds.is_live(key.token) {
+            self.counters.ignored(Ignored::TokenUnknown);
+            identity.gaps.push(GapKind::Number);
+        }
+        let born = self.executions.next_born();
+        let (execution, evicted) = self.executions.enter(key);
+        if execution.trace_id == 0 {
+            execution.trace_id = identity.trace_id;
+        }
+        if side == Side::Callee {
+            execution.saw(identity.id);
+        }
+        if let Some(knowledge) = &identity.brought {
+            execution.merge(knowledge);
+        }
+        if evicted {
+            self.evicted(key.token, born);
+        } else if self.rounds.get(key.token).is_some_and(|round| round.until.is_some()) {
+            identity.gaps.push(GapKind::Number);
+        }
+        for kind in &identity.gaps {
+            self.set_gap(key, *kind);
+        }
+    }
+
+    /// An execution of `token` was forgotten: what comes later may belong to it.
+    fn evicted(&mut self, token: Token, born: u64) {
+        if let Some(round) = self.rounds.get_mut(token)
+            && round.until.is_none()
+        {
+            tracing::warn!(
+                "too many executions of one round: the oldest are forgotten, rules no longer act on new ones"
+            );
+            round.until = Some(born);
+        }
+        for key in self.executions.of(token) {
+            self.set_gap(key, GapKind::Number);
+        }
+    }
+
+    /// `Err`: it passes, with these edits.
+    fn identify_inbound(&mut self, arriving: &Arriving<'_>, probe: bool) -> Result<Identity, Edits> {
+        let mut edits = Edits::new();
+        let (executions, calls, rounds) = (&self.executions, &self.calls, &self.rounds);
+        let seen = |key: Key, call: CallId| {
+            calls.came_in(call) || executions.get(key).is_some_and(|execution| execution.has_seen(call))
+        };
+        let found = association::inbound(arriving, &self.keys, seen, |token| rounds.takes(token), &mut self.counters);
+        // A newer sidecar's header goes on as it came; whoever reads it knows what to do with it.
+        if !matches!(found, Inbound::Relayed { newer: true, .. }) {
+            arriving.remove_hop(&mut edits);
+        }
+        let identity = match found {
+            Inbound::Tagged { member, hop } => Identity {
+                key: Some(Key::of(&member)),
+                id: member.call,
+                parent: None,
+                caller: hop.caller,
+                association: Association::Exact,
+                trace_id: arriving.trace_id(),
+                member: Some(member),
+                hop: HopSent::Evidence,
+                witness: Witness::Absent,
+                gaps: SmallVec::new(),
+                brought: Some(hop.knowledge),
+                edits,
+            },
+            // A probe without a valid tag begins nothing.
+            _ if probe => {
+                arriving.remove_member(&mut edits);
+                return Err(edits);
+            }
+            Inbound::Marked => Identity {
+                key: None,
+                id: self.draw_call(),
+                parent: None,
+                caller: None,
+                association: Association::Unassociated,
+                trace_id: arriving.trace_id(),
+                member: None,
+                hop: HopSent::Nothing,
+                witness: Witness::Absent,
+                gaps: SmallVec::new(),
+                brought: None,
+                edits,
+            },
+            Inbound::Relayed { member, newer } => {
+                let call = self.draw_call();
+                let own = Member { call, check: arriving.check(), ..member };
+                arriving.set_member(&own, &mut edits);
+                self.counters.associated(Association::Relayed);
+                Identity {
+                    key: Some(Key::of(&member)),
+                    id: call,
+                    parent: Some(member.call),
+                    caller: None,
+                    association: Association::Relayed,
+                    trace_id: arriving.trace_id(),
+                    member: Some(own),
+                    hop: HopSent::Nothing,
+                    witness: Witness::Absent,
+                    gaps: [GapKind::Evidence].into_iter().chain(newer.then_some(GapKind::Number)).collect(),
+                    brought: None,
+                    edits,
+                }
+            }
+            Inbound::Entry { token, execution } => self.entry(arriving, token, execution, edits),
+        };
+        let correlations = self.correlations_after(arriving, &identity.edits);
+        self.calls.begin_inbound(identity.id, identity.key, correlations);
+        Ok(identity)
+    }
+
+    /// The correlation ids that the application sees: those that came, or those put in their place.
+    fn correlations_after(&self, arriving: &Arriving<'_>, edits: &Edits) -> SmallVec<[Correlation; 1]> {
+        let mut correlations = arriving.correlations.clone();
+        for edit in edits {
+            let Edit::Set(name, value) = edit else { continue };
+            let Some(index) = self.config.correlate.iter().position(|known| known == name) else { continue };
+            correlations.retain(|(at, _)| usize::from(*at) != index);
+            if let Some(id) = w3c::correlation(name, value) {
+                correlations.push((index as u8, id.into_boxed_str()));
+            }
+        }
+        correlations
+    }
+
+    /// An execution begins. Under a token the application gets what it needs to hand on: a trace context, and the
+    /// correlation ids it is known for.
+    fn entry(&mut self, arriving: &Arriving<'_>, token: Token, execution: ExecutionId, mut edits: Edits) -> Identity {
+        let execution = if execution.is_zero() { ExecutionId(self.draw()) } else { execution };
+        let constant = self.rounds.get(token).is_some_and(|round| round.constant_context);
+        let mut trace_id = arriving.trace_id();
+        if constant || (trace_id == 0 && (!token.is_zero() || self.records(token))) {
+            trace_id = self.mint_traceparent(0, &mut edits);
+        }
+        if !token.is_zero() {
+            for (index, name) in self.config.correlate.clone().into_iter().enumerate() {
+                let came = arriving.correlations.iter().any(|(at, _)| usize::from(*at) == index);
+                if name != TRACEPARENT && (constant || !came) {
+                    let span = self.draw();
+                    edits.push(Edit::Set(name, w3c::mint(name, trace_id, span)));
+                }
+            }
+        }
+        let call = self.draw_call();
+        let member = Member { execution, call, token, check: trace_id as u32 };
+        arriving.set_member(&member, &mut edits);
+        self.counters.associated(Association::Exact);
+        Identity {
+            key: Some(Key::of(&member)),
+            id: call,
+            parent: None,
+            caller: None,
+            association: Association::Exact,
+            trace_id,
+            member: Some(member),
+            hop: HopSent::Nothing,
+            witness: Witness::Absent,
+            gaps: SmallVec::new(),
+            brought: None,
+            edits,
+        }
+    }
+
+    /// A `traceparent` of the trace `trace`, or of a new one for 0. Returns its trace id.
+    fn mint_traceparent(&mut self, trace: u128, edits: &mut Edits) -> u128 {
+        let trace_id = match trace {
+            0 => u128::from(self.draw()) << 64 | u128::from(self.draw()),
+            trace => trace,
+        };
+        let parent = TraceParent { version: 0, trace_id, parent_id: self.draw(), flags: 1 };
+        edits.push(Edit::Set(TRACEPARENT, parent.to_string()));
+        trace_id
+    }
+
+    fn identify_outbound(
+        &mut self,
+        arriving: &Arriving<'_>,
+        head: &RequestHead<'_>,
+        index: usize,
+        probe: bool,
+    ) -> Result<Identity, Edits> {
+        let mut edits = Edits::new();
+        arriving.remove_hop(&mut edits);
+        let (registered, relay) = (self.callees[index].registered, self.callees[index].relay);
+        if probe {
+            arriving.remove_member(&mut edits);
+            return Err(edits);
+        }
+        let ladder = Ladder { accept_relayed: self.config.accept_relayed };
+        let rounds = &self.rounds;
+        let found =
+            association::outbound(arriving, &self.calls, ladder, |token| rounds.is_live(token), &mut self.counters);
+        let (key, parent, step) = match found {
+            Outbound::Client => return Err(edits),
+            Outbound::Unassociated => {
+                return Ok(self.unassociated(arriving, head, index, edits));
+            }
+            Outbound::Of { key, parent, step } => (key, parent, step),
+        };
+        self.counters.associated(step);
+        let call = self.draw_call();
+        let goes = registered || relay;
+        let mut trace_id = arriving.trace_id();
+        if trace_id == 0 && goes && (!key.token.is_zero() || self.records(key.token)) {
+            let known = self.executions.get(key).map_or(0, |execution| execution.trace_id);
+            trace_id = self.mint_traceparent(known, &mut edits);
+        }
+        let member = Member { execution: key.execution, call, token: key.token, check: trace_id as u32 };
+        let mut gaps = SmallVec::new();
+        if goes {
+            arriving.set_member(&member, &mut edits);
+        } else {
+            arriving.remove_member(&mut edits);
+        }
+        if (relay && !registered) || step == Association::Relayed {
+            gaps.push(GapKind::Evidence);
+        }
+        if matches!(step, Association::Exact | Association::Detached) {
+            self.calls.begin_outbound(call, key, arriving.correlations.clone());
+        }
+        Ok(Identity {
+            key: Some(key),
+            id: call,
+            parent,
+            caller: Some(self.config.service.clone()),
+            association: step,
+            trace_id,
+            member: goes.then_some(member),
+            hop: if registered { HopSent::Evidence } else { HopSent::Nothing },
+            witness: if registered { Witness::Callee(None) } else { Witness::Absent },
+            gaps,
+            brought: None,
+            edits,
+        })
+    }
+
+    /// A call of no execution that is known: forwarded, marked for a callee with a sidecar. Where a rule speaks of such
+    /// calls, its rounds can no longer be sure of their numbers.
+    fn unassociated(
+        &mut self,
+        arriving: &Arriving<'_>,
+        head: &RequestHead<'_>,
+        index: usize,
+        edits: Edits,
+    ) -> Identity {
+        let mut edits = edits;
+        arriving.remove_member(&mut edits);
+        self.counters.associated(Association::Unassociated);
+        let api = self.callees[index].api(head);
+        for token in self.rounds.minding(&api) {
+            for key in self.executions.of(token) {
+                self.set_gap(key, GapKind::Number);
+            }
+        }
+        Identity {
+            key: None,
+            id: self.draw_call(),
+            parent: None,
+            caller: Some(self.config.service.clone()),
+            association: Association::Unassociated,
+            trace_id: arriving.trace_id(),
+            member: None,
+            hop: if self.callees[index].registered { HopSent::Mark } else { HopSent::Nothing },
+            witness: Witness::Absent,
+            gaps: SmallVec::new(),
+            brought: None,
+            edits,
+        }
+    }
+
+    // ── the decision ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// Number the message for every rule that takes it, and do what the first that can fire says. One fault acts on a
+    /// call; what another rule would have done with it is `spent`.
+    fn decide(&mut self, id: ExchangeId, frames: &[Frame], now: Instant) -> Verdict {
+        let Some(call) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut()) else {
+            return Verdict::Pass;
+        };
+        let Some(key) = call.key.filter(|_| call.target) else { return Verdict::Pass };
+        let (Some(round), Some(execution)) = (self.rounds.get(key.token), self.executions.get_mut(key)) else {
+            return Verdict::Pass;
+        };
+        let phase = frames.first().map_or(Phase::Request, |frame| frame.phase());
+        let message = Message { outcome: call.outcome, witness: call.witness, oversized: call.oversized };
+        let whole = round.is_whole(execution.born);
+        let mut shot = None;
+        let mut holds: SmallVec<[Hold; 1]> = SmallVec::new();
+        for (index, armed) in round.rules.iter().enumerate() {
+            if !frames.iter().any(|frame| armed.takes(call.subject(), *frame)) {
+                continue;
+            }
+            let k = execution.progress(index).number();
+            let progress = *execution.progress(index);
+            let point = Point {
+                service: &self.config.service,
+                evidence: &execution.knowledge.evidence,
+                whole,
+                faulted: call.injection.is_some() || shot.is_some(),
+            };
+            let tfic = &armed.rule.tfic;
+            let parks = |judgement: &Judgement| match judgement {
+                Judgement::Hold => true,
+                Judgement::Fire => matches!(tfic.fault, Fault::Delay(_)),
+                Judgement::PassBy(_) => false,
+            };
+            let pass = call.passes.len();
+            let passed_by = match judge(armed, progress, k, point, message) {
+                judgement if parks(&judgement) && !round.has_room() => Some(PassedBy::ParkedLimit),
+                Judgement::Fire => {
+                    shot = Some(Shot { rule: index, pass, phase });
+                    None
+                }
+                Judgement::Hold => {
+                    let limit = tfic.hold.as_ref().map_or(std::time::Duration::ZERO, |hold| hold.deadline.0);
+                    holds.push(Hold { rule: index, pass, deadline: deadline(now, limit) });
+                    None
+                }
+                Judgement::PassBy(why) => Some(why),
+            };
+            call.passes.push(Pass { rule: armed.rule.index, k, clock: execution.knowledge.clock, passed_by });
+        }
+        if let Some(shot) = shot {
+            for hold in holds {
+                self.pass_by(id, hold.pass, PassedBy::Spent);
+            }
+            return match self.fire(id, shot, false, now) {
+                Some(Fired::Act(act)) => {
+                    self.acting = Some(id);
+                    Verdict::Act(act)
+                }
+                Some(Fired::Delayed) => Verdict::Park,
+                None => Verdict::Pass,
+            };
+        }
+        if holds.is_empty() {
+            return Verdict::Pass;
+        }
+        self.hold(id, key, phase, holds);
+        Verdict::Park
+    }
+
+    /// Whether a rule may act on this call's response when its trailers come.
+    fn must_withhold(&self, id: ExchangeId) -> bool {
+        let Some((call, key)) = self.call(id).and_then(|call| Some((call, call.key.filter(|_| call.target)?))) else {
+            return false;
+        };
+        let (Some(round), Some(execution)) = (self.rounds.get(key.token), self.executions.get(key)) else {
+            return false;
+        };
+        let point = Point {
+            service: &self.config.service,
+            evidence: &execution.knowledge.evidence,
+            whole: round.is_whole(execution.born),
+            faulted: call.injection.is_some(),
+        };
+        round.rules.iter().enumerate().any(|(index, armed)| {
+            let progress = execution.progress.get(index).copied().unwrap_or_default();
+            armed.takes(call.subject(), Frame::Outcome) && armed.can_fire(progress, point)
+        })
+    }
+
+    // ── response-received, response-sent ────────────────────────────────────────────────────────────────────────────
+
+    fn response(&mut self, id: ExchangeId, head: &ResponseHead<'_>, now: Instant) -> Verdict {
+        let Some(call) = self.call_mut(id) else { return Verdict::Pass };
+        call.http_status = Some(head.status);
+        call.ended_at_head = head.ends;
+        if head.ends && call.grpc {
+            call.grpc_status = grpc_status(&head.fields);
+        }
+        let in_head = call.outcome_in_head();
+        self.take_hop(id, &head.fields, Part::Response);
+        if !in_head {
+            let verdict = self.decide(id, &[Frame::Head], now);
+            return match verdict {
+                Verdict::Pass if self.must_withhold(id) => Verdict::Withhold { limit: MAX_WITHHELD },
+                verdict => verdict,
+            };
+        }
+        self.outcome_arrived(id, &[Frame::Head, Frame::Outcome], now)
+    }
+
+    fn response_end(&mut self, id: ExchangeId, trailers: Option<&Fields<'_>>, now: Instant) -> Verdict {
+        if let Some(trailers) = trailers {
+            self.take_hop(id, trailers, Part::ResponseEnd);
+        }
+        let Some(call) = self.call_mut(id) else { return Verdict::Pass };
+        if call.outcome_in_head() {
+            return Verdict::Pass;
+        }
+        call.grpc_status = trailers.and_then(grpc_status);
+        self.outcome_arrived(id, &[Frame::Outcome], now)
+    }
+
+    /// The frame with the outcome is here.
+    fn outcome_arrived(&mut self, id: ExchangeId, frames: &[Frame], now: Instant) -> Verdict {
+        let Some(call) = self.call_mut(id) else { return Verdict::Pass };
+        if !matches!(call.stage, Stage::Running) || call.response.is_some() {
+            // What still comes of a message that a fault took off the wire.
+            return Verdict::Pass;
+        }
+        let ok = call.http_status.is_some_and(|status| status < 400) && (!call.grpc || call.grpc_status == Some(0));
+        call.outcome = Some(if ok { Outcome::Ok } else { Outcome::Error });
+        call.response_pending = true;
+        if call.side == Side::Caller && call.hop == HopSent::Evidence && call.evidence_went && !call.evidence_came {
+            // The callee has a sidecar and was told of the call: what it says was lost on the way.
+            if let Some(key) = call.key {
+                self.counters.ignored(Ignored::HopMissing);
+                self.set_gap(key, GapKind::Evidence);
+            }
+        }
+        let verdict = self.decide(id, frames, now);
+        if verdict == Verdict::Pass {
+            self.count_response(id);
+        }
+        verdict
+    }
+
+    /// What the other sidecar said, in a part of the response. The callee's own application says nothing we believe.
+    fn take_hop(&mut self, id: ExchangeId, fields: &Fields<'_>, part: Part) {
+        let line = HopLine::read(fields);
+        if line == HopLine::Absent {
+            return;
+        }
+        let Some(call) = self.call(id) else { return };
+        let (key, ours) = (call.key, call.id);
+        let wanted = call.side == Side::Caller && call.hop == HopSent::Evidence;
+        let read = match wanted {
+            true => association::read_hop(line, &self.keys, &call.member),
+            false => Ok(None),
+        };
+        let mut strip = true;
+        match read {
+            Ok(Some(hop)) if hop.call == ours => {
+                if let Some(execution) = key.and_then(|key| self.executions.get_mut(key)) {
+                    execution.merge(&hop.knowledge);
+                }
+                if let Some(call) = self.call_mut(id) {
+                    call.evidence_came = true;
+                    if let Witness::Callee(outcome) = &mut call.witness {
+                        *outcome = hop.outcome.or(*outcome);
+                    }
+                }
+            }
+            Ok(Some(_)) => self.counters.ignored(Ignored::HopUnexpected),
+            Ok(None) => {}
+            Err((ignored, newer)) => {
+                self.counters.ignored(ignored);
+                if let Some(key) = key.filter(|_| newer) {
+                    strip = false;
+                    self.set_gap(key, GapKind::Number);
+                }
+            }
+        }
+        if let Some(call) = self.call_mut(id).filter(|_| strip) {
+            match part {
+                Part::ResponseEnd => call.strip.1 = true,
+                Part::Request | Part::Response => call.strip.0 = true,
+            }
+        }
+    }
+
+    // ── what leaves ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    fn stamp(&mut self, id: ExchangeId, part: Part) -> Edits {
+        let Some(exchange) = self.exchanges.get(&id) else { return Edits::new() };
+        let mut edits = if part == Part::Request { exchange.edits.clone() } else { Edits::new() };
+        let Some(call) = exchange.call.as_deref() else { return edits };
+        let strip = match part {
+            Part::Request => false,
+            Part::Response => call.strip.0,
+            Part::ResponseEnd => call.strip.1,
+        };
+        let sent = match (part, call.side) {
+            (Part::Request, Side::Caller) => call.hop,
+            (Part::Response, Side::Callee) if call.outcome_in_head() => call.hop,
+            (Part::ResponseEnd, Side::Callee) if !call.connect => call.hop,
+            _ => HopSent::Nothing,
+        };
+        match part {
+            // It was parked: it leaves now, with what is known now.
+            Part::Request => self.count_request(id),
+            Part::Response if call.outcome_in_head() => self.count_response(id),
+            Part::Response => {}
+            Part::ResponseEnd => self.count_response(id),
+        }
+        match self.hop_header(id, sent, part) {
+            Some(header) => edits.push(Edit::Set(hop::HEADER, header)),
+            None if strip => edits.push(Edit::Remove(hop::HEADER)),
+            None => {}
+        }
+        edits
+    }
+
+    fn hop_header(&mut self, id: ExchangeId, sent: HopSent, part: Part) -> Option<String> {
+        let overflow = self.gap(GapKind::Evidence);
+        let key = *self.keys.current()?;
+        let call = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut())?;
+        let caller = (part == Part::Request).then(|| self.config.service.clone());
+        match sent {
+            HopSent::Nothing => None,
+            HopSent::Mark => {
+                let mark = Hop { call: CallId(0), caller, outcome: None, knowledge: Knowledge::default() };
+                Some(mark.encode(&key, "", &overflow))
+            }
+            HopSent::Evidence => {
+                let execution = self.executions.get(call.key?)?;
+                if part == Part::ResponseEnd && call.outcome_in_head() && execution.version == call.stamped {
+                    // Nothing is known that the head did not say.
+                    return None;
+                }
+                call.stamped = execution.version;
+                call.evidence_went = true;
+                let outcome = call.outcome.filter(|_| part != Part::Request);
+                let hop = Hop { call: call.id, caller, outcome, knowledge: execution.knowledge.clone() };
+                Some(hop.encode(&key, &call.member, &overflow))
+            }
+        }
+    }
+
+    /// Our lines did not fit into what just left: whoever waits for them will miss them.
+    fn unsent(&mut self, id: ExchangeId) {
+        self.counters.ignored(Ignored::HopUnsent);
+        let Some(call) = self.call_mut(id) else { return };
+        call.evidence_went = false;
+        if let Some(key) = call.key {
+            self.set_gap(key, GapKind::Evidence);
+        }
+    }
+
+    // ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn close(&mut self, id: ExchangeId, how: Closed, now: Instant) {
+        if matches!(how, Closed::ByFault | Closed::Complete) {
+            self.confirm(id);
+        } else if self.resuming.contains(&id) {
+            // The fault was decided, and the exchange ended before it could act.
+            self.undo(id, Refusal::TooLate);
+        }
+        if let Some(Stage::Held { holds, .. }) = self.call(id).map(|call| call.stage.clone()) {
+            let why = if how == Closed::ByApplication { PassedBy::CallerGone } else { PassedBy::Goaway };
+            for hold in holds {
+                self.pass_by(id, hold.pass, why.clone());
+            }
+            self.unhold(id);
+        }
+        self.count_request(id);
+        let refused = how == Closed::ByUpstream
+            && self
+                .call(id)
+                .is_some_and(|call| call.response.is_none() && !matches!(call.stage, Stage::Dropped { .. }));
+        if refused {
+            self.happen(id, Phase::Response, Some(Outcome::Error));
+        }
+        // Gives back the place of what was parked.
+        if self.call(id).is_some_and(|call| call.stage.is_parked()) {
+            self.set_stage(id, Stage::Running);
+        }
+        let Some(call) = self.exchanges.remove(&id).and_then(|exchange| exchange.call) else { return };
+        match call.side {
+            Side::Callee => self.calls.end_inbound(call.id, now),
+            Side::Caller => self.calls.end_outbound(call.id, now),
+        }
+        let token = call.token();
+        let key = call.key;
+        if call.record {
+            let execution = key.and_then(|key| self.executions.get(key));
+            let gaps = execution.map(|execution| execution.knowledge.evidence.gaps().clone()).unwrap_or_default();
+            let recorder =
+                Recorder { service: &self.config.service, observer: self.observer, gaps, unix_nanos: (self.wall)() };
+            self.spans.push(span(*call, how, recorder));
+        }
+        if let Some(key) = key {
+            self.executions.leave(key);
+        }
+        self.activity.changed(token);
+    }
+}
+
+/// The gRPC status in a trailer block; none if it is missing or no number.
+fn grpc_status(fields: &Fields<'_>) -> Option<u32> {
+    fields.text("grpc-status").and_then(|status| status.trim().parse().ok())
+}

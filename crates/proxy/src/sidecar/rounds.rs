@@ -1,0 +1,145 @@
+//! Live tokens and their leases (design §3.6).
+//!
+//! A token is live here from the acknowledged arming until the controller ends the round or its lease runs out. Disarming
+//! takes the rules, not the token. A token that was live elsewhere before this sidecar registered is *late*: its
+//! executions are relayed and carry the number gap.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use aftershock_core::event::{CountedEvent, EventId, Occurrence};
+use aftershock_core::id::Token;
+use aftershock_core::name::Api;
+use aftershock_core::wire::Arm;
+
+use super::rules::Armed;
+
+/// A round that is live here.
+#[derive(Debug)]
+pub(crate) struct Round {
+    /// None after disarming.
+    pub(crate) rules: Vec<Armed>,
+    events: Vec<(CountedEvent, EventId)>,
+    pub(crate) gap_apis: BTreeSet<Api>,
+    pub(crate) record: bool,
+    pub(crate) constant_context: bool,
+    lease: Duration,
+    pub(crate) expires: Instant,
+    pub(crate) max_parked: usize,
+    /// Messages that a `hold` or a `delay` keeps.
+    pub(crate) parked: usize,
+    /// Executions born before this one were not seen from their beginning with these rules.
+    pub(crate) since: u64,
+    /// Set by an eviction: executions born from here on may be forgotten ones.
+    pub(crate) until: Option<u64>,
+}
+
+impl Round {
+    pub(crate) fn new(arm: Arm, since: u64, now: Instant) -> Self {
+        Round {
+            rules: arm.rules.into_iter().map(Armed::new).collect(),
+            events: arm
+                .events
+                .into_iter()
+                .map(|counted| (counted.event.id(), counted))
+                .map(|(id, c)| (c, id))
+                .collect(),
+            gap_apis: arm.gap_apis,
+            record: arm.record,
+            constant_context: arm.constant_context,
+            lease: arm.lease,
+            expires: deadline(now, arm.lease),
+            max_parked: arm.max_parked,
+            parked: 0,
+            since,
+            until: None,
+        }
+    }
+
+    /// The events that `occurrence` counts as.
+    pub(crate) fn events(&self, occurrence: &Occurrence<'_>) -> Vec<EventId> {
+        self.events.iter().filter(|(counted, _)| counted.matches(occurrence)).map(|(_, id)| *id).collect()
+    }
+
+    /// Whether an execution of this place among all was seen from its beginning, with these rules.
+    pub(crate) fn is_whole(&self, born: u64) -> bool {
+        born >= self.since && self.until.is_none_or(|until| born < until)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.parked < self.max_parked
+    }
+}
+
+/// A point in time that may lie beyond what can be expressed; then it never comes.
+pub(crate) fn deadline(now: Instant, after: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+    now + after.min(FAR)
+}
+
+/// All rounds that are known here.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    live: BTreeMap<Token, Round>,
+    late: BTreeSet<Token>,
+}
+
+impl Rounds {
+    pub(crate) fn get(&self, token: Token) -> Option<&Round> {
+        self.live.get(&token)
+    }
+
+    pub(crate) fn get_mut(&mut self, token: Token) -> Option<&mut Round> {
+        self.live.get_mut(&token)
+    }
+
+    pub(crate) fn is_live(&self, token: Token) -> bool {
+        self.live.contains_key(&token)
+    }
+
+    /// Whether the controller named it: live, or late.
+    pub(crate) fn takes(&self, token: Token) -> bool {
+        self.is_live(token) || self.late.contains(&token)
+    }
+
+    pub(crate) fn arm(&mut self, token: Token, round: Round) {
+        self.late.remove(&token);
+        self.live.insert(token, round);
+    }
+
+    pub(crate) fn renew(&mut self, token: Token, now: Instant) {
+        if let Some(round) = self.live.get_mut(&token) {
+            round.expires = deadline(now, round.lease);
+        }
+    }
+
+    /// The round is over, or its lease.
+    pub(crate) fn remove(&mut self, token: Token) -> Option<Round> {
+        self.late.remove(&token);
+        self.live.remove(&token)
+    }
+
+    /// The rounds that were live when this sidecar registered; what it has armed itself is not late.
+    pub(crate) fn set_late(&mut self, tokens: Vec<Token>) {
+        self.late = tokens.into_iter().filter(|token| !self.live.contains_key(token)).collect();
+    }
+
+    /// Live rounds whose lease has run out by `now`.
+    pub(crate) fn lapsed(&self, now: Instant) -> Vec<Token> {
+        self.live.iter().filter(|(_, round)| round.expires <= now).map(|(token, _)| *token).collect()
+    }
+
+    /// When the next lease runs out.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.live.values().map(|round| round.expires).min()
+    }
+
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.live.keys().copied().collect()
+    }
+
+    /// Live rounds for which a call to `api` that cannot be associated may be a pass that was missed.
+    pub(crate) fn minding(&self, api: &Api) -> Vec<Token> {
+        self.live.iter().filter(|(_, round)| round.gap_apis.contains(api)).map(|(token, _)| *token).collect()
+    }
+}

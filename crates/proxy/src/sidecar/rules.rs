@@ -1,0 +1,190 @@
+//! When a rule fires (design §3.4, §3.5): numbering of passes and the decision on one message.
+//!
+//! [`judge`] is a pure function of the rule, how far it got in the execution, the evidence before the message was
+//! counted, and the message. With one registered instance of the caller, number and decision are one atomic step here.
+//! With more, an arbiter numbers the passes: then [`Progress::number`] is the only thing that changes place.
+
+use aftershock_core::event::Outcome;
+use aftershock_core::evidence::Evidence;
+use aftershock_core::name::{Api, Service};
+use aftershock_core::plan::{Occurrence, Phase, Rule, Side, StreamPoint};
+use aftershock_core::span::PassedBy;
+
+/// A rule as it is armed here.
+#[derive(Debug)]
+pub(crate) struct Armed {
+    pub(crate) rule: Rule,
+    /// How often it fired in the round.
+    pub(crate) injections: u32,
+}
+
+/// How far a rule got in one execution.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    passes: u32,
+    /// It fired, or can no longer.
+    pub(crate) ended: bool,
+}
+
+impl Progress {
+    /// The number of the pass that arrives now, from 1.
+    pub(crate) fn number(&mut self) -> u32 {
+        self.passes = self.passes.saturating_add(1);
+        self.passes
+    }
+}
+
+/// The instants at which messages are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// The request head.
+    Request,
+    /// The response head, for rules that say `at: head`.
+    Head,
+    /// The frame with the outcome.
+    Outcome,
+}
+
+impl Frame {
+    pub(crate) fn phase(self) -> Phase {
+        match self {
+            Frame::Request => Phase::Request,
+            Frame::Head | Frame::Outcome => Phase::Response,
+        }
+    }
+}
+
+/// What tells a call from others, for targets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) side: Side,
+    pub(crate) api: &'a Api,
+    /// Unknown at an entry and behind a hop without sidecar.
+    pub(crate) caller: Option<&'a Service>,
+}
+
+/// What another sidecar can say about the outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Witness {
+    /// There is none: an entry Api, or a callee without sidecar.
+    Absent,
+    /// What the callee's sidecar said, if anything.
+    Callee(Option<Outcome>),
+}
+
+/// The message at hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Message {
+    /// None for requests and where it is not known yet.
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) witness: Witness,
+    /// It was kept back beyond the limit and has left: nothing can be done with it.
+    pub(crate) oversized: bool,
+}
+
+/// Where the message is and what is known there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Point<'a> {
+    /// The caller's service, or the callee's where the caller has none: always the one beside this sidecar.
+    pub(crate) service: &'a Service,
+    /// Evidence before the message is counted.
+    pub(crate) evidence: &'a Evidence,
+    /// The execution was first seen when the rules were complete here and nothing had been evicted.
+    pub(crate) whole: bool,
+    /// Another rule already faulted this call.
+    pub(crate) faulted: bool,
+}
+
+/// What to do with a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// The fault.
+    Fire,
+    /// Park it until the guard holds.
+    Hold,
+    /// Let it go on.
+    PassBy(PassedBy),
+}
+
+impl Armed {
+    pub(crate) fn new(rule: Rule) -> Self {
+        Armed { rule, injections: 0 }
+    }
+
+    /// Whether a message of `subject` at `frame` is a pass. At the callee only calls without known caller are: the
+    /// others are passes at their caller.
+    pub(crate) fn takes(&self, subject: Subject<'_>, frame: Frame) -> bool {
+        let target = &self.rule.tfic.target;
+        let frame_fits = match (target.phase, target.at) {
+            (Phase::Request, _) => frame == Frame::Request,
+            (Phase::Response, Some(StreamPoint::Head)) => frame == Frame::Head,
+            (Phase::Response, _) => frame == Frame::Outcome,
+        };
+        let caller_fits = match subject.side {
+            Side::Caller => target.caller.is_none() || target.caller.as_ref() == subject.caller,
+            Side::Callee => subject.caller.is_none(),
+        };
+        frame_fits && caller_fits && self.rule.side == subject.side && self.rule.apis.contains(subject.api)
+    }
+
+    /// Whether it may still fire in the round.
+    pub(crate) fn has_shots(&self) -> bool {
+        self.injections < self.rule.tfic.max_injections.limit()
+    }
+
+    /// Whether the next pass, or one after it, can be faulted.
+    pub(crate) fn can_fire(&self, progress: Progress, point: Point<'_>) -> bool {
+        let number_can_come = match self.rule.tfic.target.k {
+            Occurrence::First => true,
+            Occurrence::Number(k) => progress.passes < k && !point.evidence.gaps().blocks_number(point.service),
+        };
+        self.has_shots() && !progress.ended && point.whole && !point.faulted && number_can_come
+    }
+}
+
+/// Decide on the pass with number `k`.
+pub(crate) fn judge(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message: Message) -> Judgement {
+    match in_time(armed, progress, k, point, message) {
+        Judgement::Fire | Judgement::Hold if message.oversized => Judgement::PassBy(PassedBy::Size),
+        judgement => judgement,
+    }
+}
+
+fn in_time(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message: Message) -> Judgement {
+    let tfic = &armed.rule.tfic;
+    if let Occurrence::Number(wanted) = tfic.target.k {
+        // Under a gap the count itself is in doubt, so nothing is said of a number that seems to be another.
+        if point.evidence.gaps().blocks_number(point.service) {
+            return Judgement::PassBy(PassedBy::NumberBlocked);
+        }
+        if wanted != k {
+            return Judgement::PassBy(PassedBy::Number);
+        }
+    }
+    if !point.whole {
+        return Judgement::PassBy(PassedBy::NumberBlocked);
+    }
+    if progress.ended || !armed.has_shots() || point.faulted {
+        return Judgement::PassBy(PassedBy::Spent);
+    }
+    let witnessed = match message.witness {
+        Witness::Absent => true,
+        Witness::Callee(outcome) => outcome == Some(Outcome::Ok),
+    };
+    let post_effect = !tfic.target.post_effect || (message.outcome == Some(Outcome::Ok) && witnessed);
+    if !tfic.target.outcome.admits(message.outcome) || !post_effect {
+        return Judgement::PassBy(PassedBy::Outcome);
+    }
+    let open: Vec<usize> =
+        (0..tfic.guard.after.len()).filter(|i| !tfic.guard.after[*i].holds(point.evidence)).collect();
+    if open.is_empty() {
+        return Judgement::Fire;
+    }
+    if tfic.hold.is_some() {
+        return Judgement::Hold;
+    }
+    Judgement::PassBy(match point.evidence.gaps().is_empty() {
+        true => PassedBy::GuardFalse(open),
+        false => PassedBy::GuardUnknown(open),
+    })
+}
