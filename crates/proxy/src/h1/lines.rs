@@ -70,12 +70,12 @@ fn append(fields: &Fields<'_>, edits: &Edits, out: &mut BytesMut) {
         let Edit::Set(name, _) = edit else { continue };
         let there = fields.0.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
         let of_name = || edits.iter().enumerate().filter(|(_, e)| name_of(e) == *name);
-        let last_remove = of_name().filter(|(_, e)| matches!(e, Edit::Remove(_))).map(|(at, _)| at).last();
+        let last_remove = of_name().filter(|(_, e)| matches!(e, Edit::Remove(_))).map(|(at, _)| at).next_back();
         let first_set = of_name().find(|(i, e)| matches!(e, Edit::Set(..)) && last_remove.is_none_or(|r| *i > r));
         if first_set.map(|(i, _)| i) != Some(at) || (there && last_remove.is_none()) {
             continue;
         }
-        if let Some((_, Edit::Set(_, value))) = of_name().last() {
+        if let Some((_, Edit::Set(_, value))) = of_name().next_back() {
             for part in [name.as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
                 out.extend_from_slice(part);
             }

@@ -214,9 +214,6 @@ impl Link {
             Err(why) => return self.ambiguous(why, decide),
         };
         let connects = connect && status < 300;
-        if switch && !connects {
-            self.stays_http();
-        }
         let kept = |body| Kept { raw: raw.to_vec(), body, close: parsed.close, connects };
         match decide.response(id, &parsed.head) {
             Verdict::Pass => self.pass_head(raw, &parsed.head.fields, body, connects, decide),
@@ -279,6 +276,9 @@ impl Link {
         self.download = Download::Head;
         if let Some(done) = self.queue.pop_front() {
             done.closed(Closed::Complete, decide);
+            if done.switch {
+                self.stays_http();
+            }
         }
         self.answer(decide);
     }
@@ -393,7 +393,13 @@ impl Link {
     /// A fault with the response at the front of the queue, of which at most the end has not left. `rest` is what the
     /// upstream has still to send of it; `close` says that the upstream will close behind it.
     fn act_on_response(&mut self, act: Act, rest: Option<&Body>, close: bool, decide: &mut dyn Interceptor) -> Done {
-        let pipelined = self.queue.len() > 1 || (matches!(self.upload, Upload::Head) && !self.app.pending.is_empty());
+        // What lies behind a refused request to switch is the next one.
+        let behind = match self.upload {
+            Upload::Head => !self.app.pending.is_empty(),
+            Upload::Switching => !self.app.pending.is_empty() && self.queue.front().is_some_and(|e| !e.connect),
+            _ => false,
+        };
+        let pipelined = self.queue.len() > 1 || behind;
         let drain = |rest: &Body| Download::Drain { body: rest.clone(), left: MAX_DRAIN };
         match act {
             Act::Drop | Act::Reset { .. } if pipelined => return Done::Pipelined,

@@ -24,7 +24,7 @@ use super::side::{Side, Written};
 use super::{Message, Shared, opaque};
 use crate::detect::{self, Detected};
 use crate::exchange::{Editor, Fate, Interceptor, LinkId, PeerEnd};
-use crate::h1;
+use crate::{h1, h2};
 
 /// Most bytes that wait for a peer before the other side is not read any more.
 const BACKLOG: usize = 256 * 1024;
@@ -104,7 +104,7 @@ impl Relay {
     fn start(&mut self, protocol: Detected) {
         let editor: Box<dyn Editor> = match protocol {
             Detected::Http1 => Box::new(h1::Link::new()),
-            Detected::Http2 => http2(),
+            Detected::Http2 => Box::new(h2::Link::new()),
             Detected::Opaque => Box::new(opaque::Link::default()),
         };
         let Stage::Detecting { first, refused, .. } = std::mem::replace(&mut self.stage, Stage::Running(editor)) else {
@@ -370,9 +370,4 @@ impl Drop for Relay {
             decider.gone(self.id);
         }
     }
-}
-
-/// The editor of an HTTP/2 link.
-fn http2() -> Box<dyn Editor> {
-    Box::new(opaque::Link::default())
 }
