@@ -87,6 +87,8 @@ async fn serve(listen: SocketAddr, to: SocketAddr, role: String) -> anyhow::Resu
             let role = role.clone();
             tokio::spawn(async move {
                 if let Ok(mut upstream) = TcpStream::connect(to).await {
+                    // Small frames would wait for each other's acknowledgement. An error means a closed connection.
+                    let _ = downstream.set_nodelay(true).and_then(|()| upstream.set_nodelay(true));
                     let moved = tokio::io::copy_bidirectional(&mut downstream, &mut upstream).await;
                     let (sent, received) = moved.unwrap_or_default();
                     println!("{role}: {} bytes", sent + received);

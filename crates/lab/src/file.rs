@@ -437,13 +437,14 @@ impl<'de> Deserialize<'de> for RawReaction {
     }
 }
 
-fn reaction_schema() -> Schema {
+fn reaction_schema(generator: &mut SchemaGenerator) -> Schema {
+    let status = generator.subschema_for::<Status>();
     json_schema!({"anyOf": [
         {"enum": REACTION_WORDS},
         {
             "type": "object",
             "description": "ends the handler with this status",
-            "properties": {"fail": {"$ref": "#/$defs/Status"}},
+            "properties": {"fail": status},
             "required": ["fail"],
             "additionalProperties": false,
         },
@@ -456,8 +457,7 @@ impl JsonSchema for RawReaction {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<Status>();
-        reaction_schema()
+        reaction_schema(generator)
     }
 }
 

@@ -4,8 +4,12 @@
 //! A fault is recognized by what the halves disagree about: an answer sent and never received, a request sent that never
 //! arrived, a status that changed on the way.
 
+mod question;
+
 use std::collections::BTreeMap;
 use std::fmt;
+
+pub use self::question::Question;
 
 use crate::events::{Event, Failure, Kind, Nanoseconds, Outcome};
 
@@ -133,8 +137,8 @@ impl Call {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{claim}: {found}")]
 pub struct Contradiction {
-    claim: String,
-    found: String,
+    pub(crate) claim: String,
+    pub(crate) found: String,
 }
 
 impl Log {
@@ -197,6 +201,17 @@ impl Log {
             .filter(|other| other.id != call.id && self.execution(other).id == *execution)
             .filter(|other| other.response_sent.as_ref().is_some_and(|sent| sent.at < own.at))
             .count()
+    }
+
+    /// Claim: nothing on the way interfered with any call.
+    pub fn untouched(&self) -> Result<(), Contradiction> {
+        match self.faulted().next() {
+            None => Ok(()),
+            Some(call) => Err(Contradiction {
+                claim: "no call was interfered with".to_owned(),
+                found: format!("{call}: {:?}", call.fate()),
+            }),
+        }
     }
 
     /// Claim: exactly one call of all was interfered with, it is of `api`, and its fate is `fate`.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 #[allow(clippy::print_stderr, reason = "a binary may")]
 fn main() -> ExitCode {
-    match aftershock_lab::service::run_from_stdin() {
+    match aftershock_lab::service::main() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");

@@ -164,7 +164,7 @@ pub async fn run(spec: ServiceSpec, stop: impl Future<Output = ()>) -> anyhow::R
 }
 
 /// Runs the service whose spec is the first line of standard input, until end of input or SIGTERM.
-pub fn run_from_stdin() -> anyhow::Result<()> {
+pub fn main() -> anyhow::Result<()> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).context("cannot read the spec from standard input")?;
     let spec: ServiceSpec = serde_json::from_str(&line).context("the spec on standard input is malformed")?;

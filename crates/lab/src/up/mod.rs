@@ -22,7 +22,7 @@ use crate::admin;
 use crate::events::{Event, Ledger};
 use crate::service::{SPEC_SCHEMA, ServiceSpec};
 use crate::topology::{Propagation, Topology};
-use crate::truth::Log;
+use crate::truth::{Contradiction, Fate, Log, Question};
 
 pub use crate::admin::AdminError;
 
@@ -351,6 +351,44 @@ impl RunningLab {
         let logs = self.sites.values().map(|site| admin::get::<Vec<Event>>(site.admin, "/events", key));
         let logs = futures_util::future::try_join_all(logs).await?;
         Ok(Log::new(logs.into_iter().flatten()))
+    }
+
+    /// The merged logs about a business key, once no call of it is open; as they are when `within` is over.
+    ///
+    /// What a round causes may outlast the client's answer: a losing branch, a service that is just writing its log.
+    pub async fn settled(&self, key: &str, within: Duration) -> Result<Log, AdminError> {
+        let deadline = Instant::now() + within;
+        loop {
+            let log = self.events(key).await?;
+            if log.is_complete() || Instant::now() >= deadline {
+                return Ok(log);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Asks the services' own logs and ledgers what happened under a business key; the answers that differ from what was
+    /// expected. A call that is still open after `within` is one of them.
+    pub async fn judge(
+        &self,
+        key: &str,
+        questions: &[Question],
+        within: Duration,
+    ) -> Result<Vec<Contradiction>, AdminError> {
+        let log = self.settled(key, within).await?;
+        let mut contradictions = Vec::new();
+        if let Some(open) = log.calls().iter().find(|call| call.fate() == Fate::Open) {
+            let claim = format!("every call of {key} has ended");
+            contradictions.push(Contradiction { claim, found: format!("{open} is open") });
+        }
+        for question in questions {
+            let ledger = match question.ledger() {
+                Some(ledger) => Some(self.ledger(ledger, key).await?),
+                None => None,
+            };
+            contradictions.extend(question.ask(&log, ledger.as_ref()).err());
+        }
+        Ok(contradictions)
     }
 
     /// Asks every process to end (SIGTERM), sidecars first, kills what has not ended after `grace`, and says how each

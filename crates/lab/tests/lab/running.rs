@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use aftershock_lab::events::{Failure, Kind, Outcome};
-use aftershock_lab::truth::{Call, Fate, Log};
+use aftershock_lab::truth::{Call, Fate, Log, Question};
 use aftershock_lab::{Launcher, Options, Propagation, RunningLab, Topology, up};
 
 use crate::client::{self, get, post, request, send};
@@ -455,4 +455,30 @@ async fn a_client_retry_with_the_same_key_is_another_execution_on_the_same_ledge
     assert_ne!(roots[0], roots[1]);
     assert!(log.calls_of("Charge").all(|call| log.earlier_answers(call) == 0), "counted within each execution");
     assert_eq!(log.events().iter().filter(|event| event.event == Kind::EffectMade && event.api == "Charge").count(), 2);
+}
+
+#[tokio::test]
+async fn the_lab_judges_a_round_by_its_own_logs_and_ledgers() {
+    let hop = Hop::start(|_, number| if number == 1 { Act::LoseAnswer } else { Act::Pass }).await;
+    let lab = start_with_hop(shipped("fig2-patterns"), "payment", &hop, None).await;
+    assert_eq!(post(lab.entry("checkout").unwrap(), "/checkout?key=k").await.0, 200);
+    let right = [
+        Question::lost_after_effect("ChargeCard", "charges"),
+        Question::lost_answer("ChargeCard", 1),
+        Question::entries("charges", 2),
+        Question::cleared("charges", 0),
+    ];
+    let within = Duration::from_secs(5);
+    assert_eq!(lab.judge("k", &right, within).await.unwrap(), []);
+    let wrong = [
+        Question::Untouched,
+        Question::only_fault("ChargeCard", Fate::RequestLost),
+        Question::entries("charges", 1),
+        Question::received_in_order("signup", "CreateUser", "RiskCheck"),
+    ];
+    let found: Vec<String> = lab.judge("k", &wrong, within).await.unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 4, "{found:?}");
+    assert!(found[0].starts_with("no call was interfered with: checkout -> ChargeCard #1 attempt 1"), "{}", found[0]);
+    assert_eq!(found[2], "number of entries in charges: 1: found 2");
+    lab.judge("k", &[Question::entries("nothing", 1)], within).await.unwrap_err();
 }

@@ -194,3 +194,34 @@ fn a_handler_of_a_leaf_service_makes_no_calls() {
     assert!(text_at(&text, &error).starts_with("order, on_failure"), "{error}");
     assert!(error.message.contains("propagation: leaf"), "{error}");
 }
+
+/// Every `$ref` of a schema, and every place with an object whose keys are all known.
+fn visit(value: &serde_json::Value, refs: &mut Vec<String>, closed: &mut usize) {
+    match value {
+        serde_json::Value::Object(map) => {
+            refs.extend(map.get("$ref").and_then(|r| r.as_str()).map(str::to_owned));
+            *closed += usize::from(map.get("additionalProperties") == Some(&false.into()));
+            map.values().for_each(|value| visit(value, refs, closed));
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|value| visit(value, refs, closed)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_json_schema_is_closed_and_describes_the_file_form() {
+    let schema = serde_json::to_value(schemars::schema_for!(aftershock_lab::TopologyFile)).unwrap();
+    let (mut refs, mut closed) = (Vec::new(), 0);
+    visit(&schema, &mut refs, &mut closed);
+    for reference in &refs {
+        let name = reference.strip_prefix("#/$defs/").unwrap();
+        assert!(schema["$defs"].get(name).is_some(), "{reference}");
+    }
+    let properties: Vec<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(
+        properties,
+        ["apiVersion", "apis", "handlers", "kind", "ledgers", "metadata", "params", "requests", "services"]
+    );
+    assert_eq!(schema["required"], serde_json::json!(["apiVersion", "kind", "metadata", "services", "apis"]));
+    assert!(closed >= 12, "{closed}");
+}
