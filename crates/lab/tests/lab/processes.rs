@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,8 @@ fn program(path: &str, args: &[&str]) -> Launcher {
     Launcher { program: path.into(), args: args.iter().map(Into::into).collect() }
 }
 
-/// Built by cargo together with the tests of this package, next to its binaries.
 fn relay() -> Launcher {
-    let binary = PathBuf::from(env!("CARGO_BIN_EXE_aftershock-lab-service"));
-    Launcher { program: binary.parent().unwrap().join("examples/relay"), args: Vec::new() }
+    program(env!("CARGO_BIN_EXE_aftershock-lab-relay"), &[])
 }
 
 fn pids(lab: &RunningLab) -> Vec<u32> {
