@@ -231,6 +231,9 @@ pub struct RoundRecord {
     pub plan: Plan,
     /// What came of it; none while it runs and if it was cut short.
     pub finished: Option<Finished>,
+    /// Why it was cut short, if it was.
+    #[serde(default)]
+    pub ended_early: Option<String>,
     /// What the runner said.
     pub concluded: Option<Conclude>,
 }
@@ -246,6 +249,28 @@ pub struct Status {
     pub rounds: Vec<LiveRound>,
     /// Rounds in the store.
     pub stored_rounds: u64,
+    /// What the collector took since the controller began.
+    #[serde(default)]
+    pub collected: Collected,
+}
+
+/// Spans that the collector took, by what became of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Collected {
+    /// Of live rounds: kept.
+    pub kept: u64,
+    /// Of live rounds, sent twice.
+    pub repeated: u64,
+    /// Of rounds that had been judged.
+    pub late: u64,
+    /// Of traffic without a round.
+    pub ordinary: u64,
+    /// Under tokens that are not ours.
+    pub unknown: u64,
+    /// Not from sidecars.
+    pub foreign: u64,
+    /// Of live rounds, beyond the limit of one round: dropped.
+    pub dropped: u64,
 }
 
 /// One registered sidecar.
