@@ -20,6 +20,6 @@ mod up;
 
 pub use file::TopologyFile;
 pub use route::Route;
-pub use scalar::{GrpcCode, RawCount, Status, Timeout};
+pub use scalar::{GrpcCode, Status};
 pub use topology::{Propagation, Topology};
 pub use up::{AdminError, Ended, Launcher, Options, Role, RunningLab, UpError, up};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 /// How long a caller waits for an answer: a span, or `none` for as long as the peer keeps the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeout(pub Option<Duration>);
+pub(crate) struct Timeout(pub(crate) Option<Duration>);
 
 impl<'de> Deserialize<'de> for Timeout {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -39,7 +39,7 @@ impl JsonSchema for Timeout {
 
 /// Number of repetitions: written out, or the name of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RawCount {
+pub(crate) enum RawCount {
     /// Written out.
     Fixed(u32),
     /// The parameter of this name.
