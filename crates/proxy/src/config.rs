@@ -14,6 +14,7 @@ use aftershock_core::duration::Interval;
 use aftershock_core::name::Service;
 use aftershock_core::template::{Matcher, Template};
 use aftershock_core::yaml::{self, Located, Spanned};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// The `kind` of the file.
@@ -104,7 +105,7 @@ pub struct Outbound {
 }
 
 /// What a callee sees as `Host` and `:authority`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Host {
     /// What the application sent.
@@ -115,7 +116,7 @@ pub enum Host {
 }
 
 /// Which executions are recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Record {
     /// Those of rounds.
@@ -126,7 +127,7 @@ pub enum Record {
 }
 
 /// The header field in which the application hands its member on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Carrier {
     /// W3C Trace Context.
@@ -134,60 +135,86 @@ enum Carrier {
     Tracestate,
 }
 
-#[derive(Deserialize)]
+/// The file `kind: Sidecar`: one sidecar beside one instance of a service.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub struct SidecarFile {
     #[serde(rename = "apiVersion")]
+    #[schemars(extend("const" = yaml::API_VERSION))]
     _api_version: String,
     #[serde(rename = "kind")]
+    #[schemars(extend("const" = KIND))]
     _kind: String,
+    /// The name that this service has in traces, targets and guards.
     service: Service,
+    /// The controller, `http://host:port`. Without it the sidecar passes traffic on and does nothing else.
     #[serde(default)]
     control: Option<Spanned<String>>,
+    /// Listeners before the application.
     #[serde(default)]
     inbound: Vec<InboundFile>,
+    /// Listeners before callees, one for each; the application calls these.
     #[serde(default)]
     outbound: Vec<OutboundFile>,
+    /// Callees without a sidecar that hand the trace context on.
     #[serde(default)]
     relay: BTreeSet<Service>,
+    /// Take calls whose parent is not known here, e.g. from a queue.
     #[serde(default)]
     accept_relayed: bool,
+    /// Calls whose parent has ended are passes of targets too.
     #[serde(default)]
     allow_detached: bool,
+    /// How calls are tied to their execution.
     #[serde(default)]
     association: AssociationFile,
+    /// The service's own HTTP operations, `METHOD /path/{name}`.
     #[serde(default)]
     templates: Vec<Spanned<String>>,
+    /// Paths of health probes, which are neither faulted nor counted.
     #[serde(default)]
     health_paths: Vec<Spanned<String>>,
+    /// Which executions are recorded.
     #[serde(default)]
     record: Record,
+    /// How long an ended call may still be named as a parent; 30s if left out.
     #[serde(default)]
     linger: Option<Spanned<Interval>>,
 }
 
-#[derive(Deserialize)]
+/// A listener before the application.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct InboundFile {
+    /// Where callers connect, `ip:port`.
     listen: Spanned<String>,
+    /// The application, `host:port`.
     to: Spanned<String>,
 }
 
-#[derive(Deserialize)]
+/// A listener before a callee.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct OutboundFile {
+    /// Where the application connects, `ip:port`.
     listen: Spanned<String>,
+    /// The callee's name, unless the sidecar behind its address registers another.
     callee: Service,
+    /// The callee's addresses, `host:port`, taken in turn, a connection at a time.
     to: Spanned<Vec<Spanned<String>>>,
+    /// What the callee sees as `Host` and `:authority`.
     #[serde(default)]
     host: Host,
 }
 
-#[derive(Deserialize, Default)]
+/// How calls are tied to their execution.
+#[derive(Debug, Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields)]
 struct AssociationFile {
+    /// The header field in which the application hands its member on.
     #[serde(default, rename = "carrier")]
     _carrier: Carrier,
+    /// Header fields with correlation ids that the application hands on by itself.
     #[serde(default)]
     correlate: Vec<Spanned<String>>,
 }
@@ -208,7 +235,7 @@ impl Config {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn parse(file: &str, text: &str) -> Result<Self, Located> {
-        let read: File = yaml::from_str_as(KIND, file, text)?;
+        let read: SidecarFile = yaml::from_str_as(KIND, file, text)?;
         Source { file, text }.config(read)
     }
 }
@@ -225,7 +252,7 @@ impl Source<'_> {
         Located::at(self.file, self.text, at.location, message)
     }
 
-    fn config(&self, file: File) -> Result<Config, Located> {
+    fn config(&self, file: SidecarFile) -> Result<Config, Located> {
         if file.inbound.is_empty() && file.outbound.is_empty() {
             let message = "expected at least one listener under `inbound` or `outbound`";
             return Err(Located::at(self.file, self.text, None, message));

@@ -1,9 +1,15 @@
 //! The sidecar: a transparent HTTP editor that observes, carries evidence and injects faults.
+mod command;
 pub mod config;
+pub mod control_link;
 pub mod detect;
 pub mod exchange;
+pub mod export;
 pub mod h1;
 pub mod h2;
 pub mod hpack;
 pub mod link;
+pub mod run;
 pub mod sidecar;
+
+pub use command::{CommandError, main_from_args};

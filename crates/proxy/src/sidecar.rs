@@ -29,6 +29,8 @@ mod record;
 mod rounds;
 mod rules;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

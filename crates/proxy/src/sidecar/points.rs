@@ -103,6 +103,14 @@ struct Identity {
     edits: Edits,
 }
 
+/// What a request is to this sidecar.
+enum Identified {
+    /// A call, associated or not.
+    Call(Box<Identity>),
+    /// None of its business: it passes, with these edits.
+    Passes(Edits),
+}
+
 impl Sidecar {
     // ── request-sent, request-received ──────────────────────────────────────────────────────────────────────────────
 
@@ -125,16 +133,16 @@ impl Sidecar {
             Side::Callee => self.identify_inbound(&arriving, probe),
             Side::Caller => self.identify_outbound(&arriving, head, index, probe),
         };
-        let (identity, mut edits) = match identity {
-            Ok(identity) => (Some(identity), Edits::new()),
-            Err(edits) => (None, edits),
+        let mut identity = match identity {
+            Identified::Call(identity) => *identity,
+            Identified::Passes(mut edits) => {
+                edits.extend(host);
+                self.exchanges.insert(id, Exchange { edits, call: None });
+                return Verdict::Pass;
+            }
         };
+        let mut edits = std::mem::take(&mut identity.edits);
         edits.extend(host);
-        let Some(mut identity) = identity else {
-            self.exchanges.insert(id, Exchange { edits, call: None });
-            return Verdict::Pass;
-        };
-        edits.append(&mut identity.edits);
         let api = match side {
             Side::Callee => peers::api(&self.config.service, &self.config.templates, head),
             Side::Caller => self.callees[index].api(head),
@@ -230,8 +238,7 @@ impl Sidecar {
         }
     }
 
-    /// `Err`: it passes, with these edits.
-    fn identify_inbound(&mut self, arriving: &Arriving<'_>, probe: bool) -> Result<Identity, Edits> {
+    fn identify_inbound(&mut self, arriving: &Arriving<'_>, probe: bool) -> Identified {
         let mut edits = Edits::new();
         let (executions, calls, rounds) = (&self.executions, &self.calls, &self.rounds);
         let seen = |key: Key, call: CallId| {
@@ -260,7 +267,7 @@ impl Sidecar {
             // A probe without a valid tag begins nothing.
             _ if probe => {
                 arriving.remove_member(&mut edits);
-                return Err(edits);
+                return Identified::Passes(edits);
             }
             Inbound::Marked => Identity {
                 key: None,
@@ -300,7 +307,7 @@ impl Sidecar {
         };
         let correlations = self.correlations_after(arriving, &identity.edits);
         self.calls.begin_inbound(identity.id, identity.key, correlations);
-        Ok(identity)
+        Identified::Call(Box::new(identity))
     }
 
     /// The correlation ids that the application sees: those that came, or those put in their place.
@@ -372,22 +379,22 @@ impl Sidecar {
         head: &RequestHead<'_>,
         index: usize,
         probe: bool,
-    ) -> Result<Identity, Edits> {
+    ) -> Identified {
         let mut edits = Edits::new();
         arriving.remove_hop(&mut edits);
         let (registered, relay) = (self.callees[index].registered, self.callees[index].relay);
         if probe {
             arriving.remove_member(&mut edits);
-            return Err(edits);
+            return Identified::Passes(edits);
         }
         let ladder = Ladder { accept_relayed: self.config.accept_relayed };
         let rounds = &self.rounds;
         let found =
             association::outbound(arriving, &self.calls, ladder, |token| rounds.is_live(token), &mut self.counters);
         let (key, parent, step) = match found {
-            Outbound::Client => return Err(edits),
+            Outbound::Client => return Identified::Passes(edits),
             Outbound::Unassociated => {
-                return Ok(self.unassociated(arriving, head, index, edits));
+                return Identified::Call(Box::new(self.unassociated(arriving, head, index, edits)));
             }
             Outbound::Of { key, parent, step } => (key, parent, step),
         };
@@ -412,7 +419,7 @@ impl Sidecar {
         if matches!(step, Association::Exact | Association::Detached) {
             self.calls.begin_outbound(call, key, arriving.correlations.clone());
         }
-        Ok(Identity {
+        Identified::Call(Box::new(Identity {
             key: Some(key),
             id: call,
             parent,
@@ -425,7 +432,7 @@ impl Sidecar {
             gaps,
             brought: None,
             edits,
-        })
+        }))
     }
 
     /// A call of no execution that is known: forwarded, marked for a callee with a sidecar. Where a rule speaks of such

@@ -1,0 +1,102 @@
+//! The command line of the sidecar, for the binaries that run it.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, ConfigError};
+use crate::run::{RunError, run};
+
+/// The environment variable with the log filter.
+const LOG: &str = "AFTERSHOCK_LOG";
+
+/// The sidecar of one service instance: passes its traffic on, records rounds, injects faults.
+#[derive(Debug, Parser)]
+#[command(name = "aftershock-proxy", version)]
+struct Arguments {
+    /// The configuration, `kind: Sidecar`.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// End when standard input does, as whoever started this process has ended.
+    #[arg(long)]
+    exit_with_stdin: bool,
+    /// Only read the configuration.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Why the sidecar ended with an error.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The command line is wrong, or asks for help.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It cannot start.
+    #[error("failed to start the sidecar")]
+    Run(#[from] RunError),
+    /// The system does not give what every process needs.
+    #[error("failed to set up the process")]
+    Process(#[source] io::Error),
+}
+
+/// Run the sidecar as the arguments say, the program's name first, until SIGTERM or SIGINT. Logs go to stderr.
+///
+/// # Errors
+/// When the arguments or the configuration are wrong, or it cannot start.
+pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<(), CommandError> {
+    let arguments = Arguments::try_parse_from(arguments)?;
+    let config = Config::load(&arguments.config)?;
+    if arguments.check {
+        return Ok(());
+    }
+    let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("info"));
+    // A process that already logs keeps its own way.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandError::Process)?;
+    runtime.block_on(async {
+        let shutdown = shutdown(arguments.exit_with_stdin).map_err(CommandError::Process)?;
+        Ok(run(config, shutdown).await?)
+    })
+}
+
+/// Completes when the process is to end.
+fn shutdown(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    // Without a reader the sender lives as long as the future, so that this never completes.
+    let (ended, mut stdin) = oneshot::channel::<()>();
+    let ended = if with_stdin {
+        // Reading blocks until there is something or the other end is gone, so it needs a thread of its own.
+        std::thread::Builder::new().name("stdin".to_owned()).stack_size(64 << 10).spawn(move || {
+            let mut buffer = [0; 256];
+            loop {
+                match io::stdin().lock().read(&mut buffer) {
+                    Ok(0) => break,
+                    Err(error) if error.kind() != io::ErrorKind::Interrupted => break,
+                    Ok(_) | Err(_) => {}
+                }
+            }
+            drop(ended);
+        })?;
+        None
+    } else {
+        Some(ended)
+    };
+    Ok(async move {
+        let _ended = ended;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = &mut stdin => {}
+        }
+    })
+}

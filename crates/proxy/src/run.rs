@@ -1,0 +1,328 @@
+//! One sidecar process: listeners, brain, controller, exporter and clock, on one thread.
+//!
+//! Everything that may change what is due (a message, a word of the controller, a deadline) goes through [`Hub`], which
+//! passes on what comes out: resumed messages to their links, spans to the exporter, answers to the controller.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use aftershock_core::id::ObserverId;
+use aftershock_core::wire::{FromController, FromSidecar, Hello, PROTOCOL};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+
+use crate::config::{Config, Control};
+use crate::control_link::{self, Brain};
+use crate::exchange::{Decider, Interceptor, LinkId, Resume, StreamId};
+use crate::export::Spans;
+use crate::link::{self, Listener, Router, Stop, Target};
+use crate::sidecar::Sidecar;
+
+/// How long open exchanges may take to end after the process was told to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the last spans may take.
+const LAST_EXPORT: Duration = Duration::from_secs(1);
+
+/// Why a sidecar could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An address is taken or not ours.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The system has no randomness.
+    #[error("cannot draw random numbers: {0}")]
+    Random(getrandom::Error),
+}
+
+/// Run the sidecar that `config` describes until `shutdown` completes; then release what is parked, close what was
+/// dropped, let exchanges end, send the last spans.
+///
+/// # Errors
+/// When it cannot start. Once it runs, nothing but `shutdown` ends it.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    LocalSet::new().run_until(run_local(config, shutdown)).await
+}
+
+async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    let listeners = bind(&config).await?;
+    let inbound = listeners[..config.inbound.len()].iter();
+    let mut random = Random::new()?;
+    let observer = ObserverId(loop {
+        match random.draw() {
+            0 => {}
+            number => break number,
+        }
+    });
+    let hello = hello(&config, observer, inbound.filter_map(|listener| listener.socket.local_addr().ok()));
+    let control = config.control.clone();
+    let hub = Hub::new(Sidecar::new(config, observer, Box::new(move || random.draw()), Box::new(unix_nanos)));
+    if let Some(control) = &control {
+        spawn_control(&hub, control.clone(), hello);
+    }
+    tokio::task::spawn_local(hub.clone().keep_time());
+    let stop = Stop::new();
+    let relays = link::serve(listeners, Rc::new(RefCell::new(hub.clone())), hub.0.router.clone(), stop.clone(), GRACE);
+    let mut relays = Box::pin(relays);
+    tokio::select! {
+        () = &mut relays => {}
+        () = shutdown => {
+            tracing::info!("stopping");
+            hub.change(|sidecar| sidecar.shutdown());
+            stop.stop();
+            relays.await;
+        }
+    }
+    if control.is_some() {
+        hub.0.spans.stop();
+        let _ = tokio::time::timeout(LAST_EXPORT, hub.0.exported.notified()).await;
+    }
+    Ok(())
+}
+
+fn spawn_control(hub: &Hub, control: Control, hello: Hello) {
+    let (exporter, spans) = (hub.clone(), hub.0.spans.clone());
+    let collector = control.clone();
+    tokio::task::spawn_local(async move {
+        let settled = || exporter.settle_flushes();
+        spans.run(collector, settled).await;
+        exporter.0.exported.notify_one();
+    });
+    tokio::task::spawn_local(control_link::run(control, hello, hub.clone()));
+}
+
+async fn bind(config: &Config) -> Result<Vec<Listener>, RunError> {
+    let inbound = config.inbound.iter().map(|inbound| (inbound.listen, std::slice::from_ref(&inbound.to), None));
+    let outbound = config.outbound.iter().map(|outbound| (outbound.listen, &outbound.to[..], Some(&outbound.callee)));
+    let mut listeners = Vec::new();
+    for (index, (address, to, callee)) in inbound.chain(outbound).enumerate() {
+        let listen = |source| RunError::Listen { address, source };
+        let socket = TcpListener::bind(address).await.map_err(listen)?;
+        let at = socket.local_addr().map_err(listen)?;
+        match callee {
+            None => tracing::info!(%at, to = to.join(","), "listening for the application"),
+            Some(callee) => tracing::info!(%at, %callee, to = to.join(","), "listening for calls"),
+        }
+        listeners.push(Listener { index, socket, upstreams: to.iter().map(|to| target(to)).collect() });
+    }
+    Ok(listeners)
+}
+
+fn target(address: &str) -> Target {
+    address.parse().map_or_else(|_| Target::Name(address.to_owned()), Target::Address)
+}
+
+fn hello(config: &Config, observer: ObserverId, inbound: impl Iterator<Item = SocketAddr>) -> Hello {
+    let mut outbound: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    for listener in &config.outbound {
+        outbound.entry(listener.callee.clone()).or_default().extend(listener.to.iter().cloned());
+    }
+    Hello {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        service: config.service.clone(),
+        observer,
+        inbound: inbound.map(|address| address.to_string()).collect(),
+        outbound,
+        templates: config.templates.templates().iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn unix_nanos() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Random numbers of the system, drawn some at a time: a call mints an id, and a system call each would show.
+struct Random {
+    pool: [u8; 1024],
+    used: usize,
+}
+
+impl Random {
+    fn new() -> Result<Self, RunError> {
+        let mut pool = [0; 1024];
+        getrandom::fill(&mut pool).map_err(RunError::Random)?;
+        Ok(Random { pool, used: 0 })
+    }
+
+    fn draw(&mut self) -> u64 {
+        if self.used == self.pool.len() {
+            getrandom::fill(&mut self.pool).expect("the system gave random numbers when the process began");
+            self.used = 0;
+        }
+        let (bytes, _) =
+            self.pool[self.used..].split_first_chunk::<8>().expect("the pool is a multiple of eight bytes");
+        self.used += 8;
+        u64::from_ne_bytes(*bytes)
+    }
+}
+
+/// The brain and all that hangs on it. Clones are the same.
+#[derive(Clone)]
+struct Hub(Rc<Shared>);
+
+struct Shared {
+    sidecar: RefCell<Sidecar>,
+    router: Router,
+    spans: Spans,
+    /// Answers to flushes, said after what was said before them.
+    answers: RefCell<Vec<FromSidecar>>,
+    /// There may be something to say to the controller.
+    word: Notify,
+    /// A deadline may have come nearer.
+    alarm: Notify,
+    /// The deadline that the clock waits for.
+    waits_for: RefCell<Option<Instant>>,
+    /// The last spans are gone.
+    exported: Notify,
+}
+
+impl Hub {
+    fn new(sidecar: Sidecar) -> Self {
+        Hub(Rc::new(Shared {
+            sidecar: RefCell::new(sidecar),
+            router: Router::new(),
+            spans: Spans::default(),
+            answers: RefCell::default(),
+            word: Notify::new(),
+            alarm: Notify::new(),
+            waits_for: RefCell::new(None),
+            exported: Notify::new(),
+        }))
+    }
+
+    /// Something happened: pass on what came out, but for resumed messages.
+    fn pass_on(&self) {
+        let mut sidecar = self.0.sidecar.borrow_mut();
+        let spans = sidecar.take_spans();
+        if !spans.is_empty() {
+            self.0.spans.push(spans);
+        }
+        if sidecar.has_control() {
+            self.0.word.notify_one();
+        }
+        let waits_for = *self.0.waits_for.borrow();
+        if let Some(next) = sidecar.next_deadline()
+            && waits_for.is_none_or(|at| next < at)
+        {
+            self.0.alarm.notify_one();
+        }
+    }
+
+    /// Do something with the brain that is no message, and let go what may go on.
+    fn change(&self, what: impl FnOnce(&mut Sidecar)) {
+        what(&mut self.0.sidecar.borrow_mut());
+        let resumes = self.0.sidecar.borrow_mut().resumes();
+        self.0.router.deliver(resumes);
+        self.pass_on();
+    }
+
+    /// Deadlines take effect when they come.
+    async fn keep_time(self) {
+        loop {
+            let next = self.0.sidecar.borrow().next_deadline();
+            *self.0.waits_for.borrow_mut() = next;
+            let due = async {
+                match next {
+                    Some(next) => tokio::time::sleep_until(next.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => self.change(|sidecar| sidecar.on_time(Instant::now())),
+                () = self.0.alarm.notified() => {}
+            }
+        }
+    }
+
+    /// Answer the flushes that are done.
+    fn settle_flushes(&self) {
+        let done = self.0.spans.flushed();
+        if done.is_empty() {
+            return;
+        }
+        let tally = self.0.spans.tally(&self.0.sidecar.borrow().live_tokens());
+        self.0.answers.borrow_mut().extend(done.into_iter().map(|id| FromSidecar::Flushed {
+            id,
+            exported: tally.exported,
+            lost: tally.lost,
+            lost_of: tally.lost_of.clone(),
+        }));
+        self.0.word.notify_one();
+    }
+}
+
+impl Brain for Hub {
+    async fn hear(&self, word: FromController) {
+        let flush = match word {
+            FromController::Flush { id } => Some(id),
+            _ => None,
+        };
+        self.change(|sidecar| match flush {
+            // Counters go with every flush.
+            Some(_) => sidecar.on_control(FromController::Report, Instant::now()),
+            None => sidecar.on_control(word, Instant::now()),
+        });
+        if let Some(id) = flush {
+            self.0.spans.flush(id);
+            self.settle_flushes();
+        }
+        // Links that were told to go on have done so before the answer leaves.
+        tokio::task::yield_now().await;
+    }
+
+    fn say(&self) -> Vec<FromSidecar> {
+        let mut words = self.0.sidecar.borrow_mut().take_control();
+        words.append(&mut self.0.answers.borrow_mut());
+        words
+    }
+
+    async fn has_word(&self) {
+        self.0.word.notified().await;
+    }
+
+    fn cut(&self) {
+        // Whoever asked for a flush is gone; the numbers of the next connection are its own.
+        self.0.answers.borrow_mut().clear();
+        self.0.spans.forget_flushes();
+    }
+}
+
+impl Decider for Hub {
+    fn opened(&mut self, listener: usize) -> LinkId {
+        self.0.sidecar.borrow_mut().opened(listener)
+    }
+
+    fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
+        self.0.sidecar.borrow_mut().intercept(link, now, call);
+        self.pass_on();
+    }
+
+    fn gone(&mut self, link: LinkId) {
+        self.0.sidecar.borrow_mut().gone(link);
+        self.pass_on();
+    }
+
+    fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
+        let resumes = self.0.sidecar.borrow_mut().resumes();
+        // A guard that came true may have been told, or have set a deadline.
+        self.pass_on();
+        resumes
+    }
+
+    fn opaque(&mut self, link: LinkId) {
+        self.0.sidecar.borrow_mut().opaque(link);
+    }
+}
