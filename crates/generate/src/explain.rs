@@ -2,7 +2,8 @@
 //!
 //! Without `hold` this is read off the replayed trace. With `hold` a parked message changes what happens next, so the
 //! trace is replayed with the message and everything causally after it left out; with `k: first` every pass may be
-//! parked, so all of them are left out.
+//! parked, so all of them are left out. What a parked message brought is known all the same: a sidecar merges before it
+//! decides.
 
 use std::fmt::Write as _;
 
@@ -129,7 +130,8 @@ impl Judge<'_> {
             let known = replayed.at(pass.step.call.id, pass.step.event).expect("nothing was removed");
             let counts: Vec<u64> = atoms.iter().map(|atom| self.count(atom, known, pass, instances)).collect();
             let falses = positions(atoms, &counts);
-            let fate = if fires.is_some() { Fate::Spent } else { self.fate(trace, &passes, pass, instances, &falses) };
+            let fate =
+                if fires.is_some() { Fate::Spent } else { self.fate(trace, &passes, pass, instances, known, &falses) };
             if matches!(fate, Fate::Fires | Fate::FiresHeld { .. }) {
                 fires = Some(pass.number);
             }
@@ -179,6 +181,7 @@ impl Judge<'_> {
         passes: &[SitePass<'_>],
         pass: &SitePass<'_>,
         instances: usize,
+        known: &Evidence,
         falses: &[usize],
     ) -> Fate {
         if let Occurrence::Number(k) = self.tfic.target.k
@@ -196,24 +199,30 @@ impl Judge<'_> {
             return Fate::GuardFalse(falses.to_vec());
         }
         let removed = held_away(self.tfic, trace, passes, pass);
-        let atoms = &self.tfic.guard.after;
         let without = Replayed::new(trace, self.events, &removed);
+        let falses = |evidence: &Evidence| -> Vec<usize> {
+            let atoms = &self.tfic.guard.after;
+            let known = joined(known, evidence);
+            let counts: Vec<u64> = atoms.iter().map(|atom| self.count(atom, &known, pass, instances)).collect();
+            positions(atoms, &counts)
+        };
         let observer = pass.step.observer;
-        let holds =
-            |evidence: &Evidence| atoms.iter().all(|atom| self.count(atom, evidence, pass, instances) >= atom.count);
-        // What was known before the message came stays known, so this is a step after it.
-        match without.first_known(observer, holds) {
+        // What was known when the message came was not enough, so this is a step after it.
+        match without.first_known(observer, |evidence| falses(evidence).is_empty()) {
             Some(seen) => Fate::FiresHeld {
                 clock: seen.step.at.clock,
                 waited_nanos: seen.step.at.unix_nanos.saturating_sub(pass.step.at.unix_nanos),
             },
-            None => {
-                let known = without.finally(observer);
-                let counts: Vec<u64> = atoms.iter().map(|atom| self.count(atom, &known, pass, instances)).collect();
-                Fate::HeldInVain(positions(atoms, &counts))
-            }
+            None => Fate::HeldInVain(falses(&without.finally(observer))),
         }
     }
+}
+
+/// What both know.
+pub(crate) fn joined(one: &Evidence, other: &Evidence) -> Evidence {
+    let mut both = one.clone();
+    both.merge(other);
+    both
 }
 
 /// The atoms that are false at these counts.

@@ -9,13 +9,14 @@
 //!   own calls, which count the same occurrences: such a guard survives changes of repeat counts. Earlier passes that
 //!   the target would not fault by their outcome need not be told apart.
 //! * `hold`: v at the target is what the sidecar knows in the end with the message and everything causally after it
-//!   removed.
+//!   removed; what came with the message is known.
 //! * Several faults: atoms that another one may keep from becoming true are left out of U.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use aftershock_core::event::{CountedEvent, Event};
+use aftershock_core::evidence::Evidence;
 use aftershock_core::id::ExecutionId;
 use aftershock_core::name::Service;
 use aftershock_core::plan::{Atom, Fault, Guard, Hold, MaxInjections, Occurrence, Pattern, Side, Target, Tfic};
@@ -24,7 +25,7 @@ use serde::Serialize;
 
 use crate::after::{Removed, after_message, after_messages};
 use crate::error::GenerateError;
-use crate::explain::{Explanation, explain, held_away};
+use crate::explain::{Explanation, explain, held_away, joined};
 use crate::hitting_set::{self, Element, HittingSetError, Proof};
 use crate::site::{Groups, Site, SitePass, acting_side, admits, counted};
 use crate::visible::{Replayed, candidates};
@@ -229,7 +230,8 @@ pub fn synthesize(request: &Request, traces: &[Trace]) -> Result<Synthesis, Gene
     tfic.guard.after = strongest(atoms);
 
     let explanation = explain(&tfic, &request.groups, traces)?;
-    validate::check(&explanation, number, &reach)?;
+    let number_alone = warnings.contains(&Warning::OwnEventFalsifiable);
+    validate::check(&explanation, number, &reach, number_alone)?;
     if validate::callee_without_sidecar(&explanation, &reach.relevant) {
         warnings.push(Warning::CalleeWithoutSidecar);
     }
@@ -306,6 +308,24 @@ pub(crate) fn disturbed(
         }
     }
     Ok(after_messages(trace, messages))
+}
+
+/// What decides at `pass` if `removed` does not happen: the evidence when it comes or, with `hold`, in the end.
+pub(crate) fn known_at_target(
+    tfic: &Tfic,
+    trace: &Trace,
+    counted: &[CountedEvent],
+    passes: &[SitePass<'_>],
+    pass: &SitePass<'_>,
+    removed: &Removed,
+) -> Evidence {
+    let at_arrival = Replayed::new(trace, counted, removed).known_before(&pass.step);
+    if tfic.hold.is_none() {
+        return at_arrival;
+    }
+    let mut gone = removed.clone();
+    gone.extend(held_away(tfic, trace, passes, pass));
+    joined(&at_arrival, &Replayed::new(trace, counted, &gone).finally(pass.step.observer))
 }
 
 /// What a guard is made from.
@@ -428,13 +448,7 @@ impl Ground<'_> {
         pass: &SitePass<'_>,
         removed: &Removed,
     ) -> BTreeMap<Event, u64> {
-        let mut gone = removed.clone();
-        let evidence = if self.tfic.hold.is_some() {
-            gone.extend(held_away(self.tfic, trace, passes, pass));
-            Replayed::new(trace, counted, &gone).finally(pass.step.observer)
-        } else {
-            Replayed::new(trace, counted, &gone).known_before(&pass.step)
-        };
+        let evidence = known_at_target(self.tfic, trace, counted, passes, pass, removed);
         let own = self.own();
         let before = passes.iter().filter(|p| p.number < pass.number && !removed.contains(&p.step)).count() as u64;
         counted

@@ -12,10 +12,9 @@ use aftershock_core::trace::Trace;
 
 use crate::error::GenerateError;
 use crate::explain::{Explanation, Fate, PassExplanation, TraceExplanation, entry, explain};
-use crate::guard::{Warning, disturbed};
+use crate::guard::{Warning, disturbed, known_at_target};
 use crate::patterns;
 use crate::site::{Groups, Site};
-use crate::visible::Replayed;
 
 /// Traces by what they can say about a target.
 #[derive(Debug)]
@@ -53,16 +52,24 @@ pub(crate) fn reach<'a>(
     })
 }
 
-/// Check a guard on every trace. `number` is the pass that is meant.
+/// Check a guard on every trace. `number` is the pass that is meant. With `number_alone` it is known that only the number
+/// tells earlier passes apart, and "false before" is not asked.
 ///
 /// # Errors
 /// The first thing that is wrong, naming the trace.
-pub(crate) fn check(explanation: &Explanation, number: u32, reach: &Reach<'_>) -> Result<(), GenerateError> {
+pub(crate) fn check(
+    explanation: &Explanation,
+    number: u32,
+    reach: &Reach<'_>,
+    number_alone: bool,
+) -> Result<(), GenerateError> {
     let relevant: BTreeSet<_> = reach.relevant.iter().map(|trace| trace.execution).collect();
     for trace in &explanation.traces {
         if relevant.contains(&trace.execution) {
             at_target(explanation, trace, number)?;
-            before(explanation, trace, number)?;
+            if !number_alone {
+                before(explanation, trace, number)?;
+            }
         } else if explanation.tfic.target.k == Occurrence::First
             && let Some(pass) = trace.fires
         {
@@ -172,18 +179,8 @@ pub(crate) fn together(
     for trace in &reach.relevant {
         let passes = explanation.site.passes(trace);
         let Some(pass) = passes.iter().find(|pass| pass.number == number) else { continue };
-        let (removed, known) = {
-            let mut removed = disturbed(others, groups, traces, trace, &pass.step)?;
-            if tfic.hold.is_some() {
-                removed.extend(crate::explain::held_away(tfic, trace, &passes, pass));
-            }
-            let replayed = Replayed::new(trace, &events, &removed);
-            let known = match tfic.hold {
-                Some(_) => replayed.finally(pass.step.observer),
-                None => replayed.known_before(&pass.step),
-            };
-            (removed, known)
-        };
+        let removed = disturbed(others, groups, traces, trace, &pass.step)?;
+        let known = known_at_target(tfic, trace, &events, &passes, pass, &removed);
         let own = explanation.site.own_event(&tfic.target);
         for atom in &tfic.guard.after {
             let count = if atom.event() == own {

@@ -2,5 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers are not seen as tests")]
 
+mod after;
+mod definitions;
 mod fixtures;
+mod hitting_set;
+mod plans;
 mod support;
