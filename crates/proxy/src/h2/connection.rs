@@ -208,12 +208,13 @@ impl Link {
             flags: frame.flags,
             payload: bytes::Bytes::copy_from_slice(frame.payload),
         };
-        // On a stream the receiver does not know it cannot be placed, and may be ignored (RFC 9113 §5.5).
+        // On a stream the receiver does not know it cannot be placed, and may be ignored (RFC 9113 §5.5); so it is after
+        // the end of its message.
         let Some(id) = known else { return self.sender(way).spend() };
         let Some(stream) = self.streams.get(&id) else { return Ok(()) };
         let dropped = match way {
-            Way::Up => stream.request == Request::Discarded || stream.request_sent && !stream.up_open,
-            Way::Down => matches!(stream.response, Response::Dropped { .. } | Response::Done),
+            Way::Up => stream.app_ended || stream.request == Request::Discarded,
+            Way::Down => stream.up_ended || matches!(stream.response, Response::Dropped { .. }),
         };
         if dropped {
             return self.sender(way).spend();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::frame::{self, PIECE, code, flag, kind};
 use super::head::{self, Line};
-use super::stream::{Part, Request, Response, Way};
+use super::stream::{Part, Request, Response, Stream, Way};
 use super::{DRAIN_LIMIT, Drain, Link};
 use crate::exchange::{Closed, Edit, Edits, Interceptor, Part as Stamped, Refusal, StreamId};
 use crate::hpack::{HeaderList, Indexing};
@@ -450,13 +450,19 @@ impl Link {
         }
     }
 
-    /// Make room for one more stream at the upstream: those that are only drained must not count against its limit.
-    pub(super) fn make_room(&mut self) {
-        while self.upstream.settings.max_streams.is_some_and(|max| self.up_open >= max as usize)
-            && let Some(drain) = self.drains.pop_front()
-        {
-            self.up_open -= 1;
-            frame::put_reset(self.sink(Way::Up), drain.upstream, code::CANCEL);
+    /// Make room for one more stream at the upstream. Those the application has done with must not count against the
+    /// upstream's limit: what is only drained, and what still waits to be sent of requests that were answered early.
+    pub(super) fn make_room(&mut self, decide: &mut dyn Interceptor) {
+        while self.upstream.settings.max_streams.is_some_and(|max| self.up_open >= max as usize) {
+            if let Some(drain) = self.drains.pop_front() {
+                self.up_open -= 1;
+                frame::put_reset(self.sink(Way::Up), drain.upstream, code::CANCEL);
+                continue;
+            }
+            let answered = |stream: &Stream| stream.response == Response::Done && stream.app_ended;
+            let oldest = self.waiting_up.iter().filter(|id| self.streams.get(id).is_some_and(answered)).min();
+            let Some(id) = oldest.copied() else { return };
+            self.finish(id, Closed::Complete, decide);
         }
     }
 

@@ -163,7 +163,7 @@ struct Large {
 }
 
 /// Finds frames in the bytes of one peer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// The beginning of a unit (preface, frame, piece) whose rest is yet to come.
     partial: Vec<u8>,
@@ -174,12 +174,6 @@ pub(crate) struct Reader {
     large: Option<Large>,
     /// The preface is still to come.
     preface: bool,
-}
-
-impl Default for Reader {
-    fn default() -> Self {
-        Self { partial: Vec::new(), used: false, skip: 0, large: None, preface: false }
-    }
 }
 
 impl Reader {

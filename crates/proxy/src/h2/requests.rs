@@ -104,7 +104,7 @@ impl Link {
 
     /// Forward a request head: the upstream learns of the stream now, with the next identifier.
     fn open_upstream(&mut self, id: u32, list: &HeaderList, end: bool, decide: &mut dyn Interceptor) {
-        self.make_room();
+        self.make_room(decide);
         let upstream = self.ids.open(id);
         self.up_open += 1;
         if let Some(stream) = self.streams.get_mut(&id) {
