@@ -1,12 +1,20 @@
 //! The controller: collector, arming, rounds, verdicts, store, HTTP API, and the runner that drives rounds.
 
 pub mod api;
+pub mod client;
+pub mod runner;
 pub mod scenario;
+pub mod server;
 pub mod verdict;
 
 mod activity;
 mod arming;
+mod collector;
 mod completion;
-pub(crate) mod store;
+mod hub;
+mod link;
+mod registry;
+mod rounds;
+mod store;
 #[cfg(test)]
 mod testing;

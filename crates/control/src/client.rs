@@ -1,0 +1,260 @@
+//! A client of the controller's HTTP API.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use aftershock_core::duration::Interval;
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::Full;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+
+use crate::api::{
+    ApiError, Conclude, Disarmed, Finish, Finished, RoundId, RoundRecord, RoundSummary, Settle, Settled, StartRound,
+    StartedRound, Status,
+};
+use crate::runner::exchange::{Answer, ExchangeError, Protocol, exchange};
+use crate::scenario::{BaseUrl, ParseTextError};
+
+/// How long an answer may take beyond what was asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why the controller could not be asked, or did not do as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// No answer.
+    #[error("failed to {action}: no answer from the controller at {address}: {reason}")]
+    Unreachable {
+        /// What was asked for.
+        action: &'static str,
+        /// Whom.
+        address: BaseUrl,
+        /// `connection refused`, `timeout`, …
+        reason: String,
+    },
+    /// The controller's own words.
+    #[error("failed to {action}: {error}")]
+    Refused {
+        /// What was asked for.
+        action: &'static str,
+        /// The HTTP status.
+        status: u16,
+        /// Why.
+        error: String,
+    },
+    /// Something answered that is no controller of this version.
+    #[error("failed to {action}: {address} answered with something else than this version's controller does: {reason}")]
+    Foreign {
+        /// What was asked for.
+        action: &'static str,
+        /// Who.
+        address: BaseUrl,
+        /// What was wrong with it.
+        reason: String,
+    },
+}
+
+impl ClientError {
+    /// Whether the controller answered, and refused.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, ClientError::Refused { .. })
+    }
+}
+
+/// A client; clones share what is still to be said.
+#[derive(Debug, Clone)]
+pub struct Client {
+    address: BaseUrl,
+    farewells: Arc<Farewells>,
+}
+
+/// Rounds that were dropped half-way, of which the controller is being told.
+#[derive(Debug, Default)]
+struct Farewells {
+    open: AtomicUsize,
+    changed: Notify,
+}
+
+impl Client {
+    /// A client of the controller at `address`, `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// When the address is no such URL.
+    pub fn new(address: &str) -> Result<Self, ParseTextError> {
+        Ok(Client { address: address.parse()?, farewells: Arc::default() })
+    }
+
+    /// Where the controller is.
+    pub fn address(&self) -> &BaseUrl {
+        &self.address
+    }
+
+    /// Starts a round; returns when every sidecar is armed.
+    ///
+    /// # Errors
+    /// When the controller refuses, or does not answer.
+    pub async fn start(&self, start: &StartRound) -> Result<StartedRound, ClientError> {
+        self.post("start a round", "/v1/rounds", start, PATIENCE).await
+    }
+
+    /// Keeps a round alive.
+    ///
+    /// # Errors
+    /// When the round is over, or the controller does not answer.
+    pub async fn renew(&self, id: RoundId) -> Result<(), ClientError> {
+        let path = format!("/v1/rounds/{}/renew", id.0);
+        self.ask("renew the round", Method::POST, &path, Bytes::new(), PATIENCE).await.map(drop)
+    }
+
+    /// Waits until no call of the round is open but those that a fault keeps.
+    ///
+    /// # Errors
+    /// When the round is over, or the controller does not answer.
+    pub async fn settle(&self, id: RoundId, deadline: Duration) -> Result<Settled, ClientError> {
+        let settle = Settle { deadline: Interval(deadline) };
+        self.post("settle the round", &format!("/v1/rounds/{}/settle", id.0), &settle, deadline + PATIENCE).await
+    }
+
+    /// Disarms a round, waits for its completion, and has it judged.
+    ///
+    /// # Errors
+    /// When the round is over, or the controller does not answer.
+    pub async fn finish(&self, id: RoundId, finish: &Finish) -> Result<Finished, ClientError> {
+        let patience = finish.deadline.0 + PATIENCE;
+        self.post("finish the round", &format!("/v1/rounds/{}/finish", id.0), finish, patience).await
+    }
+
+    /// Says what the client and the oracle saw.
+    ///
+    /// # Errors
+    /// When the round is not finished, or the controller does not answer.
+    pub async fn conclude(&self, id: RoundId, conclude: &Conclude) -> Result<(), ClientError> {
+        let body = json(conclude);
+        let path = format!("/v1/rounds/{}/conclude", id.0);
+        self.ask("conclude the round", Method::POST, &path, body, PATIENCE).await.map(drop)
+    }
+
+    /// The rounds in the store.
+    ///
+    /// # Errors
+    /// When the controller does not answer.
+    pub async fn rounds(&self) -> Result<Vec<RoundSummary>, ClientError> {
+        self.get("list the rounds", "/v1/rounds").await
+    }
+
+    /// One round.
+    ///
+    /// # Errors
+    /// When there is none, or the controller does not answer.
+    pub async fn round(&self, id: RoundId) -> Result<RoundRecord, ClientError> {
+        self.get("show the round", &format!("/v1/rounds/{}", id.0)).await
+    }
+
+    /// Sidecars and armed rounds.
+    ///
+    /// # Errors
+    /// When the controller does not answer.
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        self.get("ask for the status", "/v1/status").await
+    }
+
+    /// Ends every armed round.
+    ///
+    /// # Errors
+    /// When the controller does not answer.
+    pub async fn disarm(&self) -> Result<Disarmed, ClientError> {
+        let answer = self.ask("disarm", Method::POST, "/v1/disarm", Bytes::new(), PATIENCE).await?;
+        self.read("disarm", &answer)
+    }
+
+    /// Waits until the controller was told of every round whose runner was dropped half-way. Whoever drops a runner's
+    /// future calls this before the runtime ends: else these rounds stay armed until their leases end.
+    pub async fn farewells(&self) {
+        loop {
+            let changed = self.farewells.changed.notified();
+            if self.farewells.open.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Ends a round in the background, because its runner was dropped.
+    pub(crate) fn farewell(&self, id: RoundId, reason: &str) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let (client, reason) = (self.clone(), reason.to_owned());
+        self.farewells.open.fetch_add(1, Ordering::SeqCst);
+        runtime.spawn(async move {
+            // Nobody is left to hear of an error; the round's lease ends by itself.
+            let finish = Finish { deadline: Interval(Duration::ZERO), client_failed: Some(reason) };
+            let _ = client.finish(id, &finish).await;
+            client.farewells.open.fetch_sub(1, Ordering::SeqCst);
+            client.farewells.changed.notify_waiters();
+        });
+    }
+
+    async fn get<T: DeserializeOwned>(&self, action: &'static str, path: &str) -> Result<T, ClientError> {
+        let answer = self.ask(action, Method::GET, path, Bytes::new(), PATIENCE).await?;
+        self.read(action, &answer)
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        action: &'static str,
+        path: &str,
+        body: &impl Serialize,
+        patience: Duration,
+    ) -> Result<T, ClientError> {
+        let answer = self.ask(action, Method::POST, path, json(body), patience).await?;
+        self.read(action, &answer)
+    }
+
+    async fn ask(
+        &self,
+        action: &'static str,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        patience: Duration,
+    ) -> Result<Answer, ClientError> {
+        let uri: Uri = format!("{}{path}", self.address).parse().expect("a base URL and one of our paths");
+        let mut request = Request::builder().method(method).uri(uri);
+        if !body.is_empty() {
+            request = request.header(http::header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(body)).expect("every part was parsed");
+        let unreachable = |error: ExchangeError| ClientError::Unreachable {
+            action,
+            address: self.address.clone(),
+            reason: error.to_string(),
+        };
+        let answer = exchange(Protocol::Http1, request, patience).await.map_err(unreachable)?;
+        if answer.status.is_success() {
+            return Ok(answer);
+        }
+        match serde_json::from_slice::<ApiError>(&answer.body) {
+            Ok(ApiError { error }) => Err(ClientError::Refused { action, status: answer.status.as_u16(), error }),
+            Err(_) => Err(self.foreign(action, describe(answer.status, &answer.body))),
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self, action: &'static str, answer: &Answer) -> Result<T, ClientError> {
+        serde_json::from_slice(&answer.body).map_err(|error| self.foreign(action, error.to_string()))
+    }
+
+    fn foreign(&self, action: &'static str, reason: String) -> ClientError {
+        ClientError::Foreign { action, address: self.address.clone(), reason }
+    }
+}
+
+fn json(value: &impl Serialize) -> Bytes {
+    serde_json::to_vec(value).expect("API types have text keys and no fallible parts").into()
+}
+
+fn describe(status: StatusCode, body: &[u8]) -> String {
+    let start: String = String::from_utf8_lossy(body).chars().take(80).collect();
+    format!("status {}, {start:?}", status.as_u16())
+}
