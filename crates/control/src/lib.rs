@@ -4,17 +4,11 @@ pub mod api;
 pub mod client;
 pub mod runner;
 pub mod scenario;
-pub mod server;
 pub mod verdict;
 
 mod activity;
 mod arming;
-mod collector;
 mod completion;
-mod hub;
-mod link;
-mod registry;
-mod rounds;
-mod store;
+pub(crate) mod store;
 #[cfg(test)]
 mod testing;
