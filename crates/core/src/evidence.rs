@@ -204,3 +204,63 @@ impl Knowledge {
         self.clock
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const E: EventId = EventId(1);
+    const A: ObserverId = ObserverId(0);
+    const B: ObserverId = ObserverId(u64::MAX);
+
+    #[test]
+    fn a_count_is_the_sum_over_observers_from_the_first_to_the_last() {
+        let mut evidence = Evidence::default();
+        evidence.observe(E, A);
+        evidence.observe(E, A);
+        evidence.observe(E, B);
+        evidence.observe(EventId(0), B);
+        evidence.observe(EventId(2), A);
+        assert_eq!((evidence.count(E), evidence.len()), (3, 4));
+    }
+
+    #[test]
+    fn what_was_heard_twice_counts_once() {
+        let (mut one, mut two) = (Evidence::default(), Evidence::default());
+        one.observe(E, A);
+        assert!(two.merge(&one));
+        assert!(!two.merge(&one));
+        two.observe(E, B);
+        assert!(one.merge(&two));
+        assert_eq!((one.count(E), two.count(E)), (2, 2));
+    }
+
+    #[test]
+    fn counts_from_a_forged_or_broken_peer_do_not_overflow() {
+        let mut evidence = Evidence::default();
+        assert!(evidence.raise(E, A, u64::MAX) && evidence.raise(E, B, 7));
+        assert!(!evidence.raise(E, B, 7) && !evidence.raise(E, B, 0));
+        evidence.observe(E, A);
+        assert_eq!(evidence.count(E), u64::MAX);
+        let mut knowledge = Knowledge { evidence, clock: u64::MAX };
+        assert_eq!(knowledge.happen(A, [E]), u64::MAX);
+    }
+
+    #[test]
+    fn a_zero_leaves_no_entry() {
+        let mut evidence = Evidence::default();
+        assert!(!evidence.raise(E, A, 0));
+        assert!(evidence.is_empty());
+    }
+
+    #[test]
+    fn a_gap_alone_is_growth() {
+        let mut gapped = Evidence::default();
+        gapped.gaps_mut().insert(Gap { kind: GapKind::Evidence, observer: A, service: "a".parse().unwrap() });
+        let mut evidence = Evidence::default();
+        assert!(evidence.merge(&gapped) && !evidence.merge(&gapped));
+        assert!(!evidence.gaps().blocks_number(&"a".parse().unwrap()), "only a number gap blocks numbers");
+        assert!(evidence.merge(&Evidence { gaps: Gaps::any(), ..Evidence::default() }));
+        assert!(evidence.gaps().blocks_number(&"b".parse().unwrap()));
+    }
+}

@@ -71,12 +71,7 @@ pub struct Step<'a> {
 impl<'a> Step<'a> {
     /// As events are matched against it.
     pub fn occurrence(&self) -> Occurrence<'a> {
-        Occurrence {
-            event: self.event,
-            api: &self.call.api,
-            caller: self.call.caller.as_ref(),
-            outcome: self.outcome,
-        }
+        Occurrence { event: self.event, api: &self.call.api, caller: self.call.caller.as_ref(), outcome: self.outcome }
     }
 }
 
@@ -165,5 +160,115 @@ impl Trace {
     /// Every service that recorded or was called.
     pub fn services(&self) -> BTreeSet<&Service> {
         self.calls.iter().flat_map(|call| std::iter::once(&call.api.service).chain(&call.caller)).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::event::Outcome;
+    use crate::evidence::Gaps;
+    use crate::span::{Association, Ending};
+
+    /// The spans of one call, the caller's first.
+    pub(crate) struct Sides(pub(crate) Vec<CallSpan>);
+
+    fn service(name: &str) -> Service {
+        name.parse().unwrap()
+    }
+
+    /// A call of `t.X/Do` of service `to` by `from`; without `to`, an entry of `from` itself. The clocks are those of
+    /// request-sent, request-received, response-sent, response-received.
+    pub(crate) fn call(id: u64, parent: Option<u64>, from: &str, to: Option<&str>, clocks: [u64; 4]) -> Sides {
+        let callee = to.unwrap_or(from);
+        let span = |side: Side, at: &str, request: usize, response: usize| CallSpan {
+            side,
+            service: service(at),
+            observer: ObserverId(u64::from(at.as_bytes()[0])),
+            execution: ExecutionId(1),
+            token: Token(1),
+            call: CallId(id),
+            parent: parent.map(CallId).filter(|_| side == Side::Caller),
+            caller: to.map(|_| service(from)),
+            api: format!("{callee} t.{}/Do", callee.to_uppercase()).parse().unwrap(),
+            association: Association::Exact,
+            trace_id: 0,
+            request: Instant { clock: clocks[request], unix_nanos: clocks[request] },
+            response: Some(Instant { clock: clocks[response], unix_nanos: clocks[response] }),
+            ended_unix_nanos: 0,
+            outcome: Some(Outcome::Ok),
+            http_status: None,
+            grpc_status: None,
+            made: false,
+            ending: Ending::Complete,
+            evidence_went: true,
+            evidence_came: to.is_some(),
+            gaps: Gaps::default(),
+            messages: None,
+            passes: Vec::new(),
+            injection: None,
+        };
+        let client = to.map(|_| span(Side::Caller, from, 0, 3));
+        Sides(client.into_iter().chain([span(Side::Callee, callee, 1, 2)]).collect())
+    }
+
+    fn trace(sides: Vec<Sides>) -> Trace {
+        let mut traces = Trace::assemble(sides.into_iter().flat_map(|sides| sides.0));
+        assert_eq!(traces.len(), 1);
+        traces.remove(0)
+    }
+
+    fn ids<'a>(calls: impl Iterator<Item = &'a Call>) -> Vec<u64> {
+        calls.map(|call| call.id.0).collect()
+    }
+
+    #[test]
+    fn the_two_sides_of_a_call_become_one_and_know_what_either_knows() {
+        let trace = trace(vec![
+            call(3, Some(1), "a", Some("c"), [8, 9, 10, 11]),
+            call(1, None, "a", None, [0, 1, 12, 0]),
+            call(2, Some(1), "a", Some("b"), [2, 3, 4, 5]),
+        ]);
+        assert_eq!(ids(trace.calls.iter()), [1, 2, 3]);
+        assert_eq!((ids(trace.roots()), ids(trace.children(Some(CallId(1))))), (vec![1], vec![2, 3]));
+        assert!(trace.calls[1..].iter().all(|call| call.client.is_some() && call.server.is_some()));
+        assert_eq!(
+            trace.steps().iter().map(|step| step.at.clock).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 8, 9, 10, 11, 12]
+        );
+        assert_eq!(trace.services().into_iter().map(Service::as_str).collect::<Vec<_>>(), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn a_call_whose_parent_is_lost_is_a_root() {
+        let trace =
+            trace(vec![call(2, Some(7), "a", Some("b"), [1, 2, 3, 4]), call(3, Some(2), "b", Some("c"), [5, 6, 7, 8])]);
+        assert_eq!(ids(trace.roots()), [2]);
+    }
+
+    #[test]
+    fn the_callee_names_the_operation_and_the_caller_names_itself() {
+        let mut sides = call(2, Some(1), "a", Some("b"), [1, 2, 3, 4]);
+        sides.0[0].api = "b GET /item/17".parse().unwrap();
+        sides.0[0].caller = None;
+        sides.0[1].api = "b GET /item/{id}".parse().unwrap();
+        sides.0[1].caller = None;
+        let trace = trace(vec![sides]);
+        assert_eq!(
+            (trace.calls[0].api.to_string().as_str(), trace.calls[0].caller.as_ref()),
+            ("b GET /item/{id}", Some(&service("a")))
+        );
+    }
+
+    #[test]
+    fn spans_without_execution_are_no_trace_and_executions_are_kept_apart() {
+        let mut spans = call(1, None, "a", None, [0, 1, 2, 0]).0;
+        let mut other = call(1, None, "a", None, [0, 1, 2, 0]).0.remove(0);
+        other.execution = ExecutionId(2);
+        let mut none = other.clone();
+        none.execution = ExecutionId(0);
+        spans.extend([none, other]);
+        let traces = Trace::assemble(spans);
+        assert_eq!(traces.iter().map(|trace| trace.execution.0).collect::<Vec<_>>(), [1, 2]);
     }
 }
