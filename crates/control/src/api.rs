@@ -5,7 +5,12 @@
 //! the round is open but those that the fault keeps; `POST /v1/rounds/{id}/finish` disarms, waits for completion and
 //! judges; after its invariants the runner says what it saw with `POST /v1/rounds/{id}/conclude`. A round whose runner
 //! does not call `POST /v1/rounds/{id}/renew` (or anything else of the round) for [`RUNNER_LEASE`] is disarmed and
-//! stored as inconclusive.
+//! stored as inconclusive. `renew` and `conclude` answer 204 without a body. Requests with a body say
+//! `content-type: application/json`.
+//!
+//! `GET /v1/traces?scenario=S&recordings=N` answers with the complete executions of the latest N (10 if left out) clean
+//! recordings of a scenario as an array of traces, the oldest first; `GET /v1/rounds?scenario=S&limit=N` lists the
+//! latest N (100) rounds, the newest first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -87,6 +92,9 @@ pub struct Finished {
     pub verdict: Verdict,
     /// One verdict for each fault of the plan.
     pub faults: Vec<FaultVerdict>,
+    /// What concerns the round as a whole: why it could not be run as planned, what is missing from its record.
+    #[serde(default)]
+    pub reasons: Vec<String>,
     /// The executions of the round.
     pub traces: Vec<Trace>,
     /// Whether each execution is complete, and what is missing where it is not.

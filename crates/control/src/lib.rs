@@ -4,11 +4,17 @@ pub mod api;
 pub mod client;
 pub mod runner;
 pub mod scenario;
+pub mod server;
 pub mod verdict;
 
 mod activity;
 mod arming;
+mod collector;
 mod completion;
-pub(crate) mod store;
+mod hub;
+mod link;
+mod registry;
+mod rounds;
+mod store;
 #[cfg(test)]
 mod testing;

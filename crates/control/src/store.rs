@@ -12,6 +12,7 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 use aftershock_core::id::{ExecutionId, Token};
 use aftershock_core::plan::Plan;
@@ -101,10 +102,21 @@ enum Job {
     Close(oneshot::Sender<()>),
 }
 
-/// The store, from any number of tasks.
-#[derive(Debug, Clone)]
+/// The store, from any number of tasks. Dropping it works off what was asked for and releases the file.
+#[derive(Debug)]
 pub(crate) struct Store {
     jobs: mpsc::Sender<Job>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // The thread ends when nobody can ask any more.
+        self.jobs = mpsc::channel().0;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl std::fmt::Debug for Job {
@@ -148,11 +160,10 @@ impl Store {
                 let _ = done.send(());
             }
         });
-        if let Err(error) = spawned {
-            return Err(StoreError::Open { path: PathBuf::from("(thread)"), problem: error.to_string() });
-        }
+        let thread = spawned
+            .map_err(|error| StoreError::Open { path: PathBuf::from("(thread)"), problem: error.to_string() })?;
         answer.await.unwrap_or(Err(StoreError::Closed))?;
-        Ok(Store { jobs })
+        Ok(Store { jobs, thread: Some(thread) })
     }
 
     /// Work off what was asked for so far, then release the file. Later calls fail.

@@ -46,8 +46,8 @@ pub(super) fn begin(connection: &mut Connection, round: &NewRound) -> Result<Rou
 pub(super) fn finish(connection: &mut Connection, id: RoundId, finished: &Finished) -> Result<()> {
     let transaction = connection.transaction()?;
     transaction
-        .prepare_cached("UPDATE rounds SET verdict = ?2, finished = 1 WHERE id = ?1")?
-        .execute(params![id.0, word(&finished.verdict)])?;
+        .prepare_cached("UPDATE rounds SET verdict = ?2, reasons = ?3, finished = 1 WHERE id = ?1")?
+        .execute(params![id.0, word(&finished.verdict), json(&finished.reasons)])?;
     for fault in &finished.faults {
         transaction
             .prepare_cached(
@@ -137,7 +137,7 @@ pub(super) fn summaries(connection: &Connection, scenario: Option<&str>, limit: 
 pub(super) fn record(connection: &mut Connection, id: RoundId) -> Result<Option<RoundRecord>> {
     let transaction = connection.transaction()?;
     let mut statement = transaction.prepare_cached(&format!(
-        "SELECT {SUMMARY}, (SELECT body FROM plans WHERE plans.id = rounds.plan), finished, ended_early, concluded
+        "SELECT {SUMMARY}, (SELECT body FROM plans WHERE plans.id = rounds.plan), finished, ended_early, concluded, reasons
          FROM rounds WHERE id = ?1"
     ))?;
     let mut rows = statement.query([id.0])?;
@@ -148,13 +148,16 @@ pub(super) fn record(connection: &mut Connection, id: RoundId) -> Result<Option<
     let ended_early = row.get(9)?;
     let concluded = row.get::<_, Option<String>>(10)?.map(|text| of_json("conclusion", &text)).transpose()?;
     let finished = match summary.verdict {
-        Some(verdict) if is_finished => Some(finished(&transaction, id, verdict)?),
+        Some(verdict) if is_finished => {
+            let reasons = of_json("list of reasons", &row.get::<_, String>(11)?)?;
+            Some(finished(&transaction, id, verdict, reasons)?)
+        }
         _ => None,
     };
     Ok(Some(RoundRecord { summary, plan, finished, ended_early, concluded }))
 }
 
-fn finished(transaction: &Transaction<'_>, id: RoundId, verdict: Verdict) -> Result<Finished> {
+fn finished(transaction: &Transaction<'_>, id: RoundId, verdict: Verdict, reasons: Vec<String>) -> Result<Finished> {
     let faults = collect(
         transaction,
         "SELECT rule, verdict, reasons, injections, premature, multiple FROM verdicts WHERE round = ?1 ORDER BY rule",
@@ -176,6 +179,7 @@ fn finished(transaction: &Transaction<'_>, id: RoundId, verdict: Verdict) -> Res
     Ok(Finished {
         verdict,
         faults,
+        reasons,
         traces: traces(transaction, id)?,
         incomplete: incomplete(transaction, id)?,
         unassociated: unassociated.into_iter().collect(),

@@ -30,6 +30,7 @@ fn finished(verdict: Verdict) -> Finished {
             premature: 0,
             multiple: false,
         }],
+        reasons: vec!["the sidecar of payment lost 3 spans".to_owned()],
         traces: checkout(),
         incomplete: [(ExecutionId(2), "the sidecar of payment lost 3 spans".to_owned())].into(),
         unassociated: [("currency".parse().unwrap(), 3)].into(),

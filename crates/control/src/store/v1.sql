@@ -17,6 +17,7 @@ CREATE TABLE rounds (
     -- Whether spans, executions and verdicts of it are here; a round that was cut short has none.
     finished    INTEGER NOT NULL DEFAULT 0,
     ended_early TEXT,
+    reasons     TEXT NOT NULL DEFAULT '[]',
     oracle      TEXT,
     concluded   TEXT
 ) STRICT;

@@ -1,0 +1,388 @@
+//! The controller's one listener: OTLP/HTTP, the sidecars' upgrade, and the JSON API of [`crate::api`].
+//!
+//! It speaks HTTP/1.1 and has no tokens yet, so it refuses to listen beyond the loopback interface unless told to. Web
+//! pages are not clients: whatever names an `Origin` is refused.
+
+mod extract;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aftershock_core::otlp::{self, OtlpError};
+use aftershock_core::trace::Trace;
+use aftershock_core::wire::{FromController, TRACES_PATH, UPGRADE_PATH, UPGRADE_TOKEN};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::ListenerExt as _;
+use axum::{Json, Router};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::api::{
+    Conclude, Disarmed, Finish, Finished, RUNNER_LEASE, RoundRecord, RoundSummary, Settle, Settled, StartRound,
+    StartedRound, Status,
+};
+use crate::hub::{Hub, Look};
+use crate::link;
+use crate::rounds::{RECORDINGS, RoundError};
+pub use crate::store::{Location, StoreError};
+
+use extract::{Body, Failed, Id, Parameters};
+
+/// Settings of a controller. The default keeps rounds in memory.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where rounds are kept.
+    pub store: Location,
+    /// Listen on an address that others can reach. There is no authentication yet: whoever reaches it can fault traffic.
+    pub allow_remote: bool,
+    /// How long rules stay at a sidecar that hears nothing.
+    pub lease: Duration,
+    /// How often leases are renewed.
+    pub renew_every: Duration,
+    /// How long a runner may say nothing.
+    pub runner_lease: Duration,
+    /// How long a sidecar may take to acknowledge.
+    pub acknowledge_within: Duration,
+    /// Most messages parked at once at one sidecar, per round.
+    pub max_parked: usize,
+    /// Most spans kept of one round.
+    pub spans_per_round: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            store: Location::Memory,
+            allow_remote: false,
+            lease: Duration::from_secs(10),
+            renew_every: Duration::from_secs(3),
+            runner_lease: RUNNER_LEASE,
+            acknowledge_within: Duration::from_secs(2),
+            max_parked: 64,
+            spans_per_round: 100_000,
+        }
+    }
+}
+
+/// Why a controller does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// It would be reachable from other hosts.
+    #[error(
+        "{0} can be reached from other hosts, and whoever reaches the controller can fault traffic: listen on a loopback \
+         address, or allow it explicitly"
+    )]
+    NotLoopback(SocketAddr),
+    /// The listener is not usable.
+    #[error("the listener failed: {0}")]
+    Listener(#[from] std::io::Error),
+    /// The store is not usable.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A running controller. Dropping it stops the listener at once and disarms nobody; see [`Controller::shutdown`].
+#[derive(Debug)]
+pub struct Controller {
+    hub: Arc<Hub>,
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Controller {
+    /// Begin to serve on `listener`.
+    ///
+    /// # Errors
+    /// When the address is no loopback one and that was not allowed, or the store cannot be opened.
+    pub async fn start(listener: TcpListener, options: Options) -> Result<Controller, ControlError> {
+        let address = listener.local_addr()?;
+        if !address.ip().is_loopback() {
+            if !options.allow_remote {
+                return Err(ControlError::NotLoopback(address));
+            }
+            tracing::warn!(%address, "the controller can be reached from other hosts and asks nobody for a token");
+        }
+        let hub = Hub::new(options).await?;
+        let (stop, stopped) = oneshot::channel();
+        // Messages to sidecars are small and waited for: they shall not wait for each other.
+        let listener = listener.tap_io(|stream| {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "TCP_NODELAY was not set");
+            }
+        });
+        let serving = axum::serve(listener, router(Arc::clone(&hub))).with_graceful_shutdown(async {
+            let _ = stopped.await;
+        });
+        let server = tokio::spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "the listener failed");
+            }
+        });
+        tracing::info!(%address, "controller listening");
+        Ok(Controller { hub, address, stop: Some(stop), server })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// End every armed round: rules are removed, parked messages released.
+    pub async fn disarm_all(&self) -> Disarmed {
+        self.hub.disarm_all("everything was disarmed").await
+    }
+
+    /// Disarm everything, store what was running as inconclusive, take leave of the sidecars, close the store. Rounds
+    /// that somebody asks for meanwhile are refused.
+    pub async fn shutdown(mut self) -> Disarmed {
+        self.hub.look().stopping = true;
+        let disarmed = self.hub.disarm_all("the controller was stopped").await;
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        self.hub.change(|state| state.registry.clear());
+        let within = self.hub.options.acknowledge_within;
+        let left = |state: &mut crate::hub::State| if state.links == 0 { Look::Ready(()) } else { Look::OnChange };
+        let _ = self.hub.until(Instant::now() + within, left).await;
+        // Answers under way go out; idle clients are not waited for.
+        let _ = tokio::time::timeout(within, &mut self.server).await;
+        self.hub.store.close().await;
+        disarmed
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// Serve on `listener` until `stop` resolves, then shut down as [`Controller::shutdown`] does.
+///
+/// # Errors
+/// As [`Controller::start`].
+pub async fn serve(
+    listener: TcpListener,
+    options: Options,
+    stop: impl Future<Output = ()>,
+) -> Result<Disarmed, ControlError> {
+    let controller = Controller::start(listener, options).await?;
+    stop.await;
+    Ok(controller.shutdown().await)
+}
+
+/// The largest body of the JSON API.
+const MAX_JSON: usize = 4 << 20;
+
+fn router(hub: Arc<Hub>) -> Router {
+    let api = Router::new()
+        .route("/v1/rounds", post(start).get(rounds))
+        .route("/v1/rounds/{id}", get(round))
+        .route("/v1/rounds/{id}/renew", post(renew))
+        .route("/v1/rounds/{id}/settle", post(settle))
+        .route("/v1/rounds/{id}/finish", post(finish))
+        .route("/v1/rounds/{id}/conclude", post(conclude))
+        .route("/v1/status", get(status))
+        .route("/v1/disarm", post(disarm))
+        .route(UPGRADE_PATH, get(sidecar))
+        .layer(DefaultBodyLimit::max(MAX_JSON));
+    let collector =
+        Router::new().route(TRACES_PATH, post(collect).get(traces)).layer(DefaultBodyLimit::max(otlp::MAX_BODY));
+    api.merge(collector)
+        .fallback(|request: Request| async move {
+            let path: String = request.uri().path().chars().take(200).collect();
+            Failed::new(StatusCode::NOT_FOUND, format!("find {path}: there is no such path"))
+        })
+        .method_not_allowed_fallback(|request: Request| async move {
+            let path: String = request.uri().path().chars().take(200).collect();
+            let problem = format!("{} {path}: this path has other methods", request.method());
+            Failed::new(StatusCode::METHOD_NOT_ALLOWED, problem)
+        })
+        .layer(middleware::from_fn(no_web_pages))
+        .with_state(hub)
+}
+
+/// A page in somebody's browser can send requests to loopback addresses, too.
+async fn no_web_pages(request: Request, next: Next) -> Response {
+    if request.headers().contains_key(header::ORIGIN) {
+        let problem = "answer a web page: requests with an `origin` are refused".to_owned();
+        return Failed::new(StatusCode::FORBIDDEN, problem).into_response();
+    }
+    next.run(request).await
+}
+
+type Shared = State<Arc<Hub>>;
+
+async fn start(State(hub): Shared, Body(request): Body<StartRound>) -> Result<Json<StartedRound>, Failed> {
+    Ok(Json(hub.start(request).await?))
+}
+
+async fn renew(State(hub): Shared, Id(id): Id) -> Result<StatusCode, Failed> {
+    hub.renew(id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn settle(State(hub): Shared, Id(id): Id, Body(request): Body<Settle>) -> Result<Json<Settled>, Failed> {
+    Ok(Json(hub.settle(id, request).await?))
+}
+
+async fn finish(State(hub): Shared, Id(id): Id, Body(request): Body<Finish>) -> Result<Json<Finished>, Failed> {
+    Ok(Json(hub.finish(id, request).await?))
+}
+
+async fn conclude(State(hub): Shared, Id(id): Id, Body(request): Body<Conclude>) -> Result<StatusCode, Failed> {
+    hub.conclude(id, request).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn round(State(hub): Shared, Id(id): Id) -> Result<Json<RoundRecord>, Failed> {
+    let record = hub.store.round(id).await?;
+    Ok(Json(record.ok_or(RoundError::Unknown(id))?))
+}
+
+/// `GET /v1/rounds?…`.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListRounds {
+    scenario: Option<String>,
+    #[serde(default = "hundred")]
+    limit: u32,
+}
+
+fn hundred() -> u32 {
+    100
+}
+
+async fn rounds(
+    State(hub): Shared,
+    Parameters(list): Parameters<ListRounds>,
+) -> Result<Json<Vec<RoundSummary>>, Failed> {
+    Ok(Json(hub.store.rounds(list.scenario, list.limit).await?))
+}
+
+/// `GET /v1/traces?…`.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CleanTraces {
+    scenario: String,
+    #[serde(default = "recordings")]
+    recordings: u32,
+}
+
+fn recordings() -> u32 {
+    RECORDINGS
+}
+
+async fn traces(State(hub): Shared, Parameters(of): Parameters<CleanTraces>) -> Result<Json<Vec<Trace>>, Failed> {
+    Ok(Json(hub.store.clean_traces(of.scenario, of.recordings).await?))
+}
+
+async fn disarm(State(hub): Shared) -> Json<Disarmed> {
+    Json(hub.disarm_all("everything was disarmed").await)
+}
+
+/// Sidecars that do not say how they are within this time are shown as they were.
+const REPORT_WITHIN: Duration = Duration::from_millis(500);
+
+async fn status(State(hub): Shared) -> Result<Json<Status>, Failed> {
+    let stored_rounds = hub.store.count().await?;
+    let before: Vec<_> = hub.change(|state| {
+        let sidecars = state.registry.iter();
+        sidecars
+            .map(|(observer, connected)| {
+                connected.send(FromController::Report);
+                (observer, connected.reports)
+            })
+            .collect()
+    });
+    let reported = |state: &mut crate::hub::State| {
+        let behind = |(observer, reports): &(_, u64)| {
+            state.registry.get(*observer).is_some_and(|connected| connected.reports <= *reports)
+        };
+        if before.iter().any(behind) { Look::OnChange } else { Look::Ready(()) }
+    };
+    let _ = hub.until(Instant::now() + REPORT_WITHIN, reported).await;
+    let state = hub.look();
+    Ok(Json(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        sidecars: state.registry.status(),
+        rounds: state.rounds.iter().map(|(id, live)| live.status(*id, hub.options.lease)).collect(),
+        stored_rounds,
+        collected: state.collector.counted(),
+    }))
+}
+
+/// An OTLP/HTTP export.
+async fn collect(
+    State(hub): Shared,
+    headers: HeaderMap,
+    body: Result<Bytes, axum::extract::rejection::BytesRejection>,
+) -> Result<Response, Failed> {
+    let named = |name: header::HeaderName| headers.get(name).map_or(Ok(""), http::HeaderValue::to_str).unwrap_or("?");
+    let encoding = named(header::CONTENT_ENCODING);
+    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
+        let problem = format!("read spans: the content-encoding {encoding:?} is not supported, send them uncompressed");
+        return Err(Failed::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, problem));
+    }
+    let essence = named(header::CONTENT_TYPE).split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let json = match essence.as_str() {
+        otlp::PROTOBUF => false,
+        otlp::JSON => true,
+        other => {
+            let problem =
+                format!("read spans: expected content-type {} or {}, found {other:?}", otlp::PROTOBUF, otlp::JSON);
+            return Err(Failed::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, problem));
+        }
+    };
+    let body = body.map_err(|rejection| Failed::of_body(&rejection, otlp::MAX_BODY))?;
+    let decoded = if json { otlp::decode_json(&body) } else { otlp::decode(&body) }.map_err(|error| {
+        let status = match error {
+            OtlpError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Failed::new(status, format!("read spans: {error}"))
+    })?;
+    let answer = hub.collect(decoded).await;
+    Ok(if json {
+        ([(header::CONTENT_TYPE, otlp::JSON)], answer.encode_json()).into_response()
+    } else {
+        ([(header::CONTENT_TYPE, otlp::PROTOBUF)], answer.encode()).into_response()
+    })
+}
+
+/// A sidecar's upgrade.
+async fn sidecar(State(hub): Shared, mut request: Request) -> Response {
+    let has = |name: header::HeaderName, token: &str| {
+        let values = request.headers().get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(token))
+    };
+    if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, UPGRADE_TOKEN) {
+        let problem = format!("connect a sidecar: expected `connection: upgrade` and `upgrade: {UPGRADE_TOKEN}`");
+        let failed = Failed::new(StatusCode::UPGRADE_REQUIRED, problem);
+        return ([(header::UPGRADE, UPGRADE_TOKEN), (header::CONNECTION, "upgrade")], failed).into_response();
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(upgraded) => link::attend(hub, hyper_util::rt::TokioIo::new(upgraded)).await,
+            Err(error) => tracing::debug!(%error, "a sidecar's upgrade failed"),
+        }
+    });
+    (StatusCode::SWITCHING_PROTOCOLS, [(header::UPGRADE, UPGRADE_TOKEN), (header::CONNECTION, "upgrade")])
+        .into_response()
+}
