@@ -42,8 +42,8 @@ pub enum GenerateError {
     },
     /// Traces end before the wanted occurrence.
     #[error(
-        "{target} is not reached in {} of {total} traces ({}): the most passes of a trace are {most}{}",
-        .traces.len(), listed(.traces), did_you_mean(.nearest)
+        "{target} is not reached in {} of {total} traces ({}): the most passes of a trace are {most}",
+        .traces.len(), listed(.traces)
     )]
     Unreached {
         /// The target.
@@ -54,8 +54,6 @@ pub enum GenerateError {
         total: usize,
         /// The most passes that any of them has.
         most: u32,
-        /// A similar Api of the traces, if it is reached there.
-        nearest: Option<String>,
     },
     /// The message at the wanted occurrence has another outcome than the target takes.
     #[error("pass {pass} of trace {trace} ends {}, which the target does not take", outcome(.found))]

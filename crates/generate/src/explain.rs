@@ -65,6 +65,8 @@ pub struct PassExplanation {
     pub guard: bool,
     /// What becomes of it.
     pub fate: Fate,
+    /// What was done to it in the round that this trace is of; none in a clean trace.
+    pub injected: Option<String>,
 }
 
 /// What becomes of a pass.
@@ -127,11 +129,11 @@ impl Judge<'_> {
         let mut explained: Vec<PassExplanation> = Vec::new();
         let mut fires = None;
         for pass in &passes {
-            let known = replayed.at(pass.step.call.id, pass.step.event).expect("nothing was removed");
-            let counts: Vec<u64> = atoms.iter().map(|atom| self.count(atom, known, pass, instances)).collect();
+            let known = replayed.known_before(&pass.step);
+            let counts: Vec<u64> = atoms.iter().map(|atom| self.count(atom, &known, pass, instances)).collect();
             let falses = positions(atoms, &counts);
             let fate =
-                if fires.is_some() { Fate::Spent } else { self.fate(trace, &passes, pass, instances, known, &falses) };
+                if fires.is_some() { Fate::Spent } else { self.fate(trace, &passes, pass, instances, &known, &falses) };
             if matches!(fate, Fate::Fires | Fate::FiresHeld { .. }) {
                 fires = Some(pass.number);
             }
@@ -143,6 +145,7 @@ impl Judge<'_> {
                 guard: falses.is_empty(),
                 counts,
                 fate,
+                injected: self.injected(pass),
             });
         }
         let decided_at = explained.iter().find(|pass| Some(pass.number) == fires).or(explained.last());
@@ -159,6 +162,14 @@ impl Judge<'_> {
             .collect();
         let entry = entry(trace);
         TraceExplanation { execution: trace.execution, entry, instances, true_since, passes: explained, fires }
+    }
+
+    /// The fault that the trace says was done to this very message.
+    fn injected(&self, pass: &SitePass<'_>) -> Option<String> {
+        let span = pass.step.call.side(self.site.side)?;
+        let done = span.injection.as_ref()?;
+        let at_request = done.decided < span.request.clock;
+        (at_request != pass.step.event.is_response()).then(|| done.fault.clone())
     }
 
     /// Whether `step` is seen by a sidecar of the acting service.
@@ -303,6 +314,9 @@ impl PassExplanation {
             let _ = write!(line, ", [{}] {mark} ({count} of {})", i + 1, atom.count);
         }
         let _ = write!(line, ": {}", self.fate.render());
+        if let Some(fault) = &self.injected {
+            let _ = write!(line, "; was faulted ({fault}) in this trace");
+        }
         line
     }
 }

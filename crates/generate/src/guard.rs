@@ -559,12 +559,17 @@ impl Synthesis {
         let mut lines = self.explanation.lines();
         if self.earlier > 0 {
             lines.push(format!("told apart: {} earlier passes, by {}", self.earlier, self.chosen()));
-            lines.push(match &self.proof {
-                Proof::Disjoint(clauses) => {
-                    format!("  no smaller set does: {} of these passes have no candidate in common", clauses.len())
+            match &self.proof {
+                // One pass needs one atom.
+                Proof::Disjoint(clauses) if clauses.len() < 2 => {}
+                Proof::Disjoint(clauses) => lines.push(format!(
+                    "  no smaller set does: {} of these passes have no candidate in common",
+                    clauses.len()
+                )),
+                Proof::Exhausted(nodes) => {
+                    lines.push(format!("  no smaller set does: all were tried ({nodes} nodes)"));
                 }
-                Proof::Exhausted(nodes) => format!("  no smaller set does: all were tried ({nodes} nodes)"),
-            });
+            }
         }
         if let Some(margin) = self.margin {
             lines.push(format!("  margin {margin}"));

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aftershock_core::event::{ApiRef, CountedEvent, Event, EventKind, Outcome, OutcomeFilter};
 use aftershock_core::name::{Api, Service};
 use aftershock_core::plan::{Phase, Side, Target, UnknownGroup};
+use aftershock_core::span::Instant;
 use aftershock_core::trace::{Call, Step, Trace};
 use serde::Serialize;
 
@@ -133,17 +134,34 @@ fn missing(target: &Target, apis: &BTreeSet<Api>, of_api: &[(&Trace, &Call)], tr
 }
 
 impl Site {
-    /// Whether `step` is a message of the target.
-    pub fn matches(&self, step: &Step<'_>) -> bool {
-        step.event == self.event
-            && self.apis.contains(&step.call.api)
-            && (self.caller.is_none() || self.caller == step.call.caller)
-    }
-
     /// The messages of the target in `trace`, numbered.
     pub fn passes<'a>(&self, trace: &'a Trace) -> Vec<SitePass<'a>> {
-        let steps = trace.steps().into_iter().filter(|step| self.matches(step));
+        let of_target =
+            |call: &&Call| self.apis.contains(&call.api) && (self.caller.is_none() || self.caller == call.caller);
+        let mut steps: Vec<Step<'a>> =
+            trace.calls.iter().filter(of_target).filter_map(|call| self.message(call)).collect();
+        steps.sort_by_key(|step| (step.at.clock, step.observer, step.call.id));
         (1..).zip(steps).map(|(number, step)| SitePass { number, step }).collect()
+    }
+
+    /// The message of `call` from the network at the acting sidecar. In a trace of a faulted round an answer that a fault
+    /// swallowed is a pass without an event, and an answer made in place of a request is an event without a pass.
+    fn message<'a>(&self, call: &'a Call) -> Option<Step<'a>> {
+        let span = call.side(self.side)?;
+        let step = |at: Instant, outcome| Step { call, event: self.event, at, observer: span.observer, outcome };
+        if !self.event.is_response() {
+            return Some(step(span.request, None));
+        }
+        let at_request = |decided: u64| decided < span.request.clock;
+        match span.response {
+            Some(_) if span.made && span.injection.as_ref().is_some_and(|done| at_request(done.decided)) => None,
+            Some(at) => Some(step(at, span.outcome)),
+            None => {
+                let swallowed = span.passes.iter().find(|pass| !at_request(pass.clock))?;
+                let at = Instant { clock: swallowed.clock.saturating_add(1), unix_nanos: span.ended_unix_nanos };
+                Some(step(at, span.outcome.or(call.server.as_ref().and_then(|server| server.outcome))))
+            }
+        }
     }
 
     /// The target's own event at the sidecar that acts: its count is the number of earlier passes.

@@ -48,7 +48,6 @@ pub(crate) fn reach<'a>(
         traces: short.iter().map(|trace| trace.execution).collect(),
         total: traces.len(),
         most: short.iter().map(|trace| count(trace)).max().unwrap_or(0),
-        nearest: None,
     })
 }
 

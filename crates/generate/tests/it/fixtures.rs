@@ -238,3 +238,63 @@ fn a_competing_event_that_never_happens_is_refused_by_name() {
          did you mean `response-received of shippingservice hipstershop.ShippingService/GetQuote`?"
     );
 }
+
+/// The text of an explanation is what a user of `explain` reads.
+#[test]
+fn an_explanation_shows_each_pass_with_its_atoms_and_where_it_fires() {
+    let mut request = Request::new(target("product fig2.Product/GetProduct", 3, Phase::Response), Fault::Drop);
+    request.pattern = Some(Pattern::KOfN);
+    let found = synthesize(&request, &traces(&page(), 1)).unwrap();
+    assert_eq!(
+        found.lines(),
+        [
+            "target  response of product fig2.Product/GetProduct, k = 3, from gateway",
+            "acts    at the sidecar of gateway, on response-received",
+            "fault   drop",
+            "guard   after",
+            "  [1] response-received of product fig2.Product/GetProduct at gateway ≥ 2",
+            "trace 0000000000000001 (gateway GET /page): fires at pass 3 of 4",
+            "  [1] is true from clock 12 on",
+            "  pass 1 at clock 11, ok, [1] false (0 of 2): another number",
+            "  pass 2 at clock 12, ok, [1] false (1 of 2): another number",
+            "  pass 3 at clock 13, ok, [1] true (2 of 2): fires",
+            "  pass 4 at clock 14, ok, [1] true (3 of 2): after the fault",
+            "told apart: 2 earlier passes, by 1 of 5 candidates: \
+             `response-received of product fig2.Product/GetProduct at gateway ≥ 2`",
+            "  margin 1",
+        ]
+    );
+}
+
+/// In a trace of the faulted round the third answer never became an event, and yet it was the third pass.
+#[test]
+fn an_explanation_of_a_faulted_trace_counts_the_swallowed_answer() {
+    use aftershock_core::plan::Tfic;
+    use aftershock_core::span::{Ending, Injection, Pass};
+
+    let request = Request::new(target("product fig2.Product/GetProduct", 3, Phase::Response), Fault::Drop);
+    let mut trace = traces(&page(), 1).remove(0);
+    let found = synthesize(&request, std::slice::from_ref(&trace)).unwrap();
+    let tfic: Tfic = found.tfic;
+    let third = found.explanation.traces[0].passes[2].call;
+    let call = trace.calls.iter_mut().find(|call| call.id == third).unwrap().client.as_mut().unwrap();
+    let decided = call.response.take().unwrap().clock - 1;
+    call.outcome = None;
+    call.ending = Ending::Faulted;
+    call.passes = vec![Pass { rule: 0, k: 3, clock: decided, passed_by: None }];
+    call.injection = Some(Injection { rule: 0, k: 3, decided, held: false, fault: "drop".to_owned() });
+    let shown = aftershock_generate::explain::explain(&tfic, &Default::default(), &[trace.clone()]).unwrap();
+    assert_eq!(shown.traces[0].fires, Some(3), "{:#?}", shown.lines());
+    assert_eq!(shown.traces[0].passes[2].injected.as_deref(), Some("drop"));
+    assert_eq!(shown.traces[0].passes.len(), 4);
+
+    // An answer made in place of a request is an event, but no message came.
+    let call = trace.calls.iter_mut().find(|call| call.client.as_ref().is_some_and(|c| c.injection.is_some())).unwrap();
+    let span = call.client.as_mut().unwrap();
+    span.response = Some(span.request);
+    span.made = true;
+    span.passes.clear();
+    span.injection.as_mut().unwrap().decided = span.request.clock - 1;
+    let shown = aftershock_generate::explain::explain(&tfic, &Default::default(), &[trace]).unwrap();
+    assert_eq!(shown.traces[0].passes.len(), 3);
+}
