@@ -20,6 +20,17 @@
 //!   CVE-2023-44487) that are relayed are for the peer to judge, as without a sidecar; what is consumed here has a budget
 //!   ([`CONTROL_BUDGET`]) that real traffic refills, and beyond it the peer gets ENHANCE_YOUR_CALM.
 //!
+//! How the two ends stay apart where a fault stands between them:
+//! * A dropped request's upload gets the connection's credit back, so that its neighbours go on, but none of its own, as
+//!   from a peer that does not read.
+//! * A response that is replaced is drained, so that the upstream ends its work undisturbed, until [`DRAIN_LIMIT`] or until
+//!   the upstream's SETTINGS_MAX_CONCURRENT_STREAMS needs its place; a request still going up is cancelled.
+//! * The last DATA of a response is held with its end: what waits at [`Interceptor::response_end`] is a whole frame.
+//! * A GOAWAY never names fewer streams than were answered or dropped here: the application must not take those for
+//!   unprocessed. New requests after it are for nobody and are ignored, as they would be by the upstream.
+//! * When the upstream is gone, what is kept of complete responses is still delivered as it is released, then the
+//!   application's connection ends; nothing is made up.
+//!
 //! A connection upgraded by a 101 to `h2c` is not handled here: the HTTP/1 editor counts it as opaque.
 
 mod connection;

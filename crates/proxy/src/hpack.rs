@@ -66,12 +66,19 @@ struct Field {
     fixed: u8,
     /// `fixed` stands for the whole field.
     whole: bool,
+    /// Where the value's Huffman-coded form stands in [`HeaderList::coded`], and its length; 0 if it came as it is.
+    coded_at: u32,
+    coded_len: u32,
+    /// Number of the entry of the sender's table that this field was a reference to.
+    entry: Option<u32>,
 }
 
 /// A decoded header list: one buffer of octets and spans into it, to be filled again and again without allocation.
 #[derive(Debug, Default, Clone)]
 pub struct HeaderList {
     octets: Vec<u8>,
+    /// Huffman-coded values as they came, to be sent on without coding them again.
+    coded: Vec<u8>,
     fields: Vec<Field>,
 }
 
@@ -79,6 +86,7 @@ impl HeaderList {
     /// Forget all fields, keep the memory.
     pub fn clear(&mut self) {
         self.octets.clear();
+        self.coded.clear();
         self.fields.clear();
     }
 
@@ -99,9 +107,14 @@ impl HeaderList {
 
     /// Name and value of field `index`; panics beyond [`HeaderList::len`].
     pub fn get(&self, index: usize) -> (&[u8], &[u8]) {
+        let (octets, name_len) = self.octets(index);
+        octets.split_at(name_len)
+    }
+
+    /// Octets of field `index`, the name first, and the length of the name.
+    fn octets(&self, index: usize) -> (&[u8], usize) {
         let field = self.fields[index];
-        let at = field.at as usize;
-        self.octets[at..at + (field.name_len + field.value_len) as usize].split_at(field.name_len as usize)
+        (&self.octets[field.at as usize..][..(field.name_len + field.value_len) as usize], field.name_len as usize)
     }
 
     /// How the sender represented field `index`.
@@ -126,6 +139,9 @@ impl HeaderList {
             indexing,
             fixed: 0,
             whole: false,
+            coded_at: 0,
+            coded_len: 0,
+            entry: None,
         });
     }
 }

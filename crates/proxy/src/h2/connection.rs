@@ -299,14 +299,17 @@ impl Link {
     }
 
     pub(super) fn upstream_gone(&mut self, how: PeerEnd, decide: &mut dyn Interceptor) {
+        // A reset would eat what the application is still to get.
+        let mut kept = self.streams.values().any(|stream| !stream.down_queue.is_empty());
         if !self.early.is_empty() && !self.app_ended {
+            kept = true;
             // Faults that were done before the upstream said a word: the application still gets them.
             frame::put(&mut self.out.to_app, kind::SETTINGS, 0, 0, &[]);
             let early = std::mem::take(&mut self.early);
             self.out.to_app.extend_from_slice(&early);
             self.upstream.settings.begun = true;
         }
-        let fate = if how == PeerEnd::Eof || !self.out.to_app.is_empty() { Fate::Linger } else { Fate::Reset };
+        let fate = if how == PeerEnd::Eof || kept { Fate::Linger } else { Fate::Reset };
         self.out.upstream = Fate::Close;
         self.upstream_lost(fate, decide);
     }

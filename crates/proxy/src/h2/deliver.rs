@@ -424,6 +424,9 @@ impl Link {
             self.priorities.retain(|(waiting, _)| *waiting != id);
         }
         let how = if stream.response == Response::Done { Closed::Complete } else { how };
+        if how == Closed::Complete {
+            self.unseen = super::CONTROL_BUDGET;
+        }
         decide.closed(StreamId(id.into()), how);
     }
 

@@ -83,9 +83,11 @@ impl Decoder {
     fn indexed(&self, index: usize, list: &mut HeaderList) -> Result<(), Error> {
         let (name, value) = self.lookup(index)?;
         list.push(name, value, Indexing::Incremental);
+        let field = list.fields.last_mut().expect("a field was just pushed");
         if index < 62 {
-            let field = list.fields.last_mut().expect("a field was just pushed");
             (field.fixed, field.whole) = (index as u8, true);
+        } else {
+            field.entry = Some(self.table.number(index - 62));
         }
         Ok(())
     }
@@ -106,7 +108,10 @@ impl Decoder {
             list.octets.extend_from_slice(name);
         }
         let name_len = list.octets.len() - at;
-        self.string(input, list)?;
+        let coded_at = list.coded.len();
+        if let Some(coded) = self.string(input, list)? {
+            list.coded.extend_from_slice(coded);
+        }
         let value_len = list.octets.len() - at - name_len;
         list.fields.push(Field {
             at: at as u32,
@@ -115,6 +120,9 @@ impl Decoder {
             indexing,
             fixed: if index < 62 { index as u8 } else { 0 },
             whole: false,
+            coded_at: coded_at as u32,
+            coded_len: (list.coded.len() - coded_at) as u32,
+            entry: None,
         });
         if indexing == Indexing::Incremental {
             let (name, value) = list.octets[at..].split_at(name_len);
@@ -123,8 +131,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// RFC 7541 §5.2. Nothing is appended beyond the list limit.
-    fn string(&self, input: &mut &[u8], list: &mut HeaderList) -> Result<(), Error> {
+    /// RFC 7541 §5.2. Nothing is appended beyond the list limit. The coded form, if it was coded.
+    fn string<'a>(&self, input: &mut &'a [u8], list: &mut HeaderList) -> Result<Option<&'a [u8]>, Error> {
         let coded = input.first().is_some_and(|first| first & 0x80 != 0);
         let len = integer(input, 7)?;
         if len > input.len() {
@@ -138,10 +146,11 @@ impl Decoder {
         let (octets, rest) = input.split_at(len);
         *input = rest;
         if coded {
-            huffman::decode(octets, &mut list.octets)
+            huffman::decode(octets, &mut list.octets)?;
+            Ok(Some(octets))
         } else {
             list.octets.extend_from_slice(octets);
-            Ok(())
+            Ok(None)
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The Huffman code of RFC 7541 appendix B: a table to encode, a state machine over four bits to decode.
+//! The Huffman code of RFC 7541 appendix B.
 //!
-//! A state is an inner node of the code's tree. No code is shorter than five bits, so one step of four bits completes at
-//! most one symbol; the 256 states of 16 steps each are computed at compile time.
+//! Decoding takes a symbol a lookup; the codes too long for that are found by length, since the code is canonical. All
+//! tables follow from the one of the appendix at compile time.
 
 use super::Error;
 
@@ -45,110 +45,117 @@ const CODES: [(u32, u8); 257] = [
     (0x7ffffee, 27), (0x7ffffef, 27), (0x7fffff0, 27), (0x3ffffee, 26), (0x3fffffff, 30),
 ];
 
-/// One step of the machine.
-#[derive(Clone, Copy)]
-struct Step {
-    next: u8,
-    symbol: u8,
-    what: u8,
-}
+/// Bits of the first lookup: enough for every symbol that header fields are made of.
+const FAST_BITS: u32 = 10;
+/// The longest code.
+const LONGEST: usize = 30;
+/// Octets of the alphabet, and the end-of-string symbol.
+const END: u16 = 256;
 
-/// The step completed `symbol`.
-const EMIT: u8 = 1;
-/// The string may end here: the bits since the last symbol are a prefix, at most seven long, of the end-of-string code.
-const MAY_END: u8 = 2;
-/// The end-of-string code stands inside the string.
-const FAIL: u8 = 4;
-
-static STEPS: [[Step; 16]; 256] = steps();
-
-/// Children are inner nodes below 256 or leaves at `LEAF + symbol`.
-const LEAF: u16 = 256;
-
-const fn steps() -> [[Step; 16]; 256] {
-    let mut tree = [[u16::MAX; 2]; 256];
-    let mut nodes = 1;
+/// Symbol and code length by the next [`FAST_BITS`] bits; length 0 where the code is longer.
+static FAST: [(u8, u8); 1 << FAST_BITS] = {
+    let mut table = [(0, 0); 1 << FAST_BITS];
     let mut symbol = 0;
-    while symbol < 257 {
+    while symbol < 256 {
         let (code, len) = CODES[symbol];
-        let mut node = 0;
-        let mut bit = len;
-        while bit > 1 {
-            bit -= 1;
-            let side = ((code >> bit) & 1) as usize;
-            if tree[node][side] == u16::MAX {
-                tree[node][side] = nodes;
-                nodes += 1;
+        if len as u32 <= FAST_BITS {
+            let spare = FAST_BITS - len as u32;
+            let mut at = (code as usize) << spare;
+            let end = at + (1 << spare);
+            while at < end {
+                table[at] = (symbol as u8, len);
+                at += 1;
             }
-            node = tree[node][side] as usize;
         }
-        tree[node][(code & 1) as usize] = LEAF + symbol as u16;
         symbol += 1;
     }
-    // Where a string may end: along the all-ones path, at most seven bits from the root.
-    let mut may_end = [false; 256];
-    let mut node = 0;
-    let mut depth = 0;
-    while depth < 8 {
-        may_end[node] = true;
-        node = tree[node][1] as usize;
-        depth += 1;
-    }
-    let mut steps = [[Step { next: 0, symbol: 0, what: 0 }; 16]; 256];
-    let mut state = 0;
-    while state < 256 {
-        let mut nibble = 0;
-        while nibble < 16 {
-            let mut step = Step { next: 0, symbol: 0, what: 0 };
-            let mut node = state;
-            let mut bit = 4;
-            while bit > 0 {
-                bit -= 1;
-                let child = tree[node][(nibble >> bit) & 1];
-                if child == LEAF + 256 {
-                    step.what = FAIL;
-                    break;
-                } else if child >= LEAF {
-                    step.what |= EMIT;
-                    step.symbol = (child - LEAF) as u8;
-                    node = 0;
-                } else {
-                    node = child as usize;
+    table
+};
+
+/// The code is canonical: per length, the first code, and where its symbols begin in [`BY_LENGTH`].
+static LENGTHS: [(u32, u16, u16); LONGEST + 1] = {
+    let mut lengths = [(0, 0, 0); LONGEST + 1];
+    let mut begin = 0;
+    let mut len = 1;
+    while len <= LONGEST {
+        let (mut first, mut count) = (u32::MAX, 0);
+        let mut symbol = 0;
+        while symbol <= END as usize {
+            if CODES[symbol].1 as usize == len {
+                if CODES[symbol].0 < first {
+                    first = CODES[symbol].0;
                 }
+                count += 1;
             }
-            if step.what & FAIL == 0 {
-                step.next = node as u8;
-                if may_end[node] {
-                    step.what |= MAY_END;
-                }
-            }
-            steps[state][nibble] = step;
-            nibble += 1;
+            symbol += 1;
         }
-        state += 1;
+        lengths[len] = (first, begin, count);
+        begin += count;
+        len += 1;
     }
-    steps
+    lengths
+};
+
+/// Symbols by length of code, then by code.
+static BY_LENGTH: [u16; 257] = {
+    let mut symbols = [0; 257];
+    let mut symbol = 0;
+    while symbol <= END as usize {
+        let (code, len) = CODES[symbol];
+        let (first, begin, _) = LENGTHS[len as usize];
+        symbols[begin as usize + (code - first) as usize] = symbol as u16;
+        symbol += 1;
+    }
+    symbols
+};
+
+/// The symbol whose code, longer than [`FAST_BITS`], starts the `held` bits at the top of `bits`.
+fn long(bits: u64, held: u32) -> Option<(u16, u32)> {
+    for len in FAST_BITS + 1..=held.min(LONGEST as u32) {
+        let (first, begin, count) = LENGTHS[len as usize];
+        let code = (bits >> (64 - len)) as u32;
+        if code >= first && code - first < u32::from(count) {
+            return Some((BY_LENGTH[usize::from(begin) + (code - first) as usize], len));
+        }
+    }
+    None
 }
 
-/// Append the decoded form of `input` to `out`. At most 8/5 of its length.
+/// Append the decoded form of `input` to `out`: at most 8/5 of its length.
 pub(crate) fn decode(input: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     out.reserve(input.len() * 8 / 5);
-    let mut state = 0;
-    let mut ended = true;
-    for byte in input {
-        for nibble in [byte >> 4, byte & 15] {
-            let step = STEPS[state as usize][nibble as usize];
-            if step.what & FAIL != 0 {
-                return Err(Error::Huffman);
+    // The next bits, from the top, and how many of them are there.
+    let (mut bits, mut held) = (0u64, 0u32);
+    let mut rest = input;
+    loop {
+        while held <= 56 {
+            let Some((octet, after)) = rest.split_first() else { break };
+            bits |= u64::from(*octet) << (56 - held);
+            held += 8;
+            rest = after;
+        }
+        // At least 26 bits after that, unless these are the last: two symbols without another look.
+        for _ in 0..2 {
+            let (symbol, len) = FAST[(bits >> (64 - FAST_BITS)) as usize];
+            if len == 0 || u32::from(len) > held {
+                let Some((symbol, len)) = long(bits, held) else {
+                    // What is left is padding: fewer than eight bits, all ones, as the end-of-string code starts.
+                    let padding = held < 8 && rest.is_empty() && (bits.leading_ones() >= held);
+                    return if padding { Ok(()) } else { Err(Error::Huffman) };
+                };
+                if symbol == END {
+                    return Err(Error::Huffman);
+                }
+                out.push(symbol as u8);
+                bits <<= len;
+                held -= len;
+                break;
             }
-            if step.what & EMIT != 0 {
-                out.push(step.symbol);
-            }
-            state = step.next;
-            ended = step.what & MAY_END != 0;
+            out.push(symbol);
+            bits <<= len;
+            held -= u32::from(len);
         }
     }
-    if ended { Ok(()) } else { Err(Error::Huffman) }
 }
 
 /// Length of the encoded form of `input`, in octets.
@@ -225,11 +232,21 @@ mod tests {
     }
 
     #[test]
-    fn state_machine_agrees_with_the_code_table_on_every_two_octets() {
+    fn decoding_agrees_with_the_code_table_on_every_two_octets_and_on_long_codes() {
         for first in 0..=255u8 {
             assert_eq!(fast(&[first]), decode_slowly(&[first]), "{first:02x}");
             for second in 0..=255u8 {
                 let input = [first, second];
+                assert_eq!(fast(&input), decode_slowly(&input), "{input:02x?}");
+            }
+        }
+        // Long codes and their neighbours: 1s, then anything.
+        let mut state = 1u32;
+        for ones in 0..4 {
+            for _ in 0..3000 {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let mut input = vec![0xff; ones];
+                input.extend_from_slice(&state.to_be_bytes());
                 assert_eq!(fast(&input), decode_slowly(&input), "{input:02x?}");
             }
         }

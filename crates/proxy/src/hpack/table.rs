@@ -119,11 +119,13 @@ pub(crate) struct Dynamic {
     spare: Vec<Vec<u8>>,
     size: usize,
     max: usize,
+    /// Entries ever inserted, modulo 2³²: numbers them.
+    inserted: u32,
 }
 
 impl Dynamic {
     pub(crate) fn new(max: usize) -> Self {
-        Self { entries: VecDeque::new(), tags: VecDeque::new(), spare: Vec::new(), size: 0, max }
+        Self { entries: VecDeque::new(), tags: VecDeque::new(), spare: Vec::new(), size: 0, max, inserted: 0 }
     }
 
     pub(crate) fn max(&self) -> usize {
@@ -145,6 +147,18 @@ impl Dynamic {
 
     pub(crate) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         self.entries.get(index).map(Entry::parts)
+    }
+
+    /// The number of the entry at `index`: it stays with the entry, while the index changes with every insertion.
+    pub(crate) fn number(&self, index: usize) -> u32 {
+        self.inserted.wrapping_sub(1 + index as u32)
+    }
+
+    /// Where the entry with this number is, if it is still there and is this very field.
+    pub(crate) fn numbered(&self, number: u32, octets: &[u8], name_len: usize) -> Option<usize> {
+        let index = self.inserted.wrapping_sub(1).wrapping_sub(number) as usize;
+        let entry = self.entries.get(index)?;
+        (entry.name_len == name_len && entry.octets == octets).then_some(index)
     }
 
     fn evict(&mut self, room_for: usize) {
@@ -171,6 +185,7 @@ impl Dynamic {
         octets.extend_from_slice(value);
         self.entries.push_front(Entry { octets, name_len: name.len() });
         self.tags.push_front(tag);
+        self.inserted = self.inserted.wrapping_add(1);
         self.size += size;
     }
 

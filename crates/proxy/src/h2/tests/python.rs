@@ -247,7 +247,7 @@ fn converse(test: &str, seed: u64) -> bool {
                 assert_eq!((status, origin, stamp), ("200", words[1], "r"), "{line}");
                 if n % 6 != 5 {
                     assert_eq!(end_stamp, "e", "{line}");
-                    assert_eq!(outcome == "0", n % 2 == 0, "{line}");
+                    assert_eq!(outcome == "0", n.is_multiple_of(2), "{line}");
                     assert!(["0", "5", "20000", "90000"].contains(&body), "{line}");
                 }
             }

@@ -76,7 +76,7 @@ struct Seen {
 
 impl Seen {
     fn open(&self) -> bool {
-        !self.reset && !(self.ended_here && self.ended_there)
+        !(self.reset || self.ended_here && self.ended_there)
     }
 }
 
