@@ -1,9 +1,12 @@
 //! The laboratory's four cases: a topology, a scenario, a fault, each in a file of the repository, built in so that the
 //! demo needs nothing but this binary.
 
+use std::time::Duration;
+
 use aftershock_control::scenario::{Scenario, TemporalFault};
-use aftershock_lab::Topology;
 use aftershock_lab::truth::Question;
+use aftershock_lab::{RunningLab, Topology};
+use anyhow::{Context, bail};
 
 /// One case.
 pub(crate) struct Case {
@@ -15,8 +18,11 @@ pub(crate) struct Case {
     scenario: (&'static str, &'static str),
     fault: (&'static str, &'static str),
     /// What the lab's own logs and ledgers must say of a round in which the fault was injected.
-    pub(crate) truth: fn() -> Vec<Question>,
+    truth: fn() -> Vec<Question>,
 }
+
+/// How long the lab's services may take to end what a round left running, before they are asked.
+const SETTLED_WITHIN: Duration = Duration::from_secs(5);
 
 macro_rules! file {
     ($path:literal) => {
@@ -32,7 +38,13 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/online-boutique.yaml"),
         scenario: file!("scenarios/online-boutique/checkout.yaml"),
         fault: file!("scenarios/online-boutique/lost-charge.yaml"),
-        truth: || vec![],
+        truth: || {
+            vec![
+                Question::lost_after_effect("Charge", "charges"),
+                Question::entries("charges", 2),
+                Question::entries("shipments", 1),
+            ]
+        },
     },
     Case {
         id: "fig2a-post-effect",
@@ -40,7 +52,7 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/fig2-patterns.yaml"),
         scenario: file!("scenarios/fig2-patterns/checkout.yaml"),
         fault: file!("scenarios/fig2-patterns/double-charge.yaml"),
-        truth: || vec![],
+        truth: || vec![Question::lost_after_effect("ChargeCard", "charges"), Question::entries("charges", 2)],
     },
     Case {
         id: "fig2b-order-sensitive",
@@ -48,7 +60,7 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/fig2-patterns.yaml"),
         scenario: file!("scenarios/fig2-patterns/signup.yaml"),
         fault: file!("scenarios/fig2-patterns/success-before-risk.yaml"),
-        truth: || vec![],
+        truth: || vec![Question::received_in_order("signup", "CreateUser", "RiskCheck"), Question::entries("users", 1)],
     },
     Case {
         id: "fig2c-k-of-n",
@@ -56,9 +68,12 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/fig2-patterns.yaml"),
         scenario: file!("scenarios/fig2-patterns/page.yaml"),
         fault: file!("scenarios/fig2-patterns/third-product.yaml"),
-        truth: || vec![],
+        truth: || vec![Question::lost_answer("GetProduct", 3)],
     },
 ];
+
+/// The subnet that the scenario files are written for; `aftershock lab up` uses it by default.
+pub(crate) const SUBNET: [u8; 3] = [127, 77, 1];
 
 impl Case {
     /// The topology's name: cases that share it share a running lab.
@@ -70,11 +85,27 @@ impl Case {
         Ok(Topology::parse(self.topology.0, self.topology.1)?)
     }
 
-    pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
-        Ok(Scenario::parse(self.scenario.0, self.scenario.1)?)
+    /// The scenario, on the addresses of a running lab.
+    pub(crate) fn scenario(&self, lab: &RunningLab) -> anyhow::Result<Scenario> {
+        let service = &lab.topology().services()[0].name;
+        let Some(std::net::IpAddr::V4(address)) = lab.address(service).map(|address| address.ip()) else {
+            bail!("the lab has no IPv4 address for {service}");
+        };
+        let prefix = |[a, b, c]: [u8; 3]| format!("{a}.{b}.{c}.");
+        let [a, b, c, _] = address.octets();
+        let text = self.scenario.1.replace(&prefix(SUBNET), &prefix([a, b, c]));
+        Ok(Scenario::parse(self.scenario.0, &text)?)
     }
 
     pub(crate) fn fault(&self) -> anyhow::Result<TemporalFault> {
         Ok(TemporalFault::parse(self.fault.0, self.fault.1)?)
+    }
+
+    /// What the lab's own logs and ledgers hold against the claim that the fault of this case happened in the round with
+    /// this key, in its window and nowhere else. Nothing if they agree.
+    pub(crate) async fn contradictions(&self, lab: &RunningLab, key: &str) -> anyhow::Result<Vec<String>> {
+        let found = lab.judge(key, &(self.truth)(), SETTLED_WITHIN).await;
+        let found = found.context("failed to read the lab's event logs")?;
+        Ok(found.iter().map(ToString::to_string).collect())
     }
 }

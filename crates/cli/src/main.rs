@@ -95,14 +95,14 @@ fn run(command: Command) -> anyhow::Result<Ended> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Demo(demo) => command::until_interrupted(demo.run()).await,
-            Command::Record(record) => command::until_interrupted(record.run()).await,
-            Command::Generate(generate) => command::until_interrupted(generate.run()).await,
-            Command::Inject(inject) => command::until_interrupted(inject.run()).await,
-            Command::Explain(explain) => command::until_interrupted(explain.run()).await,
-            Command::Rounds(rounds) => command::until_interrupted(rounds.run()).await,
-            Command::Status(status) => command::until_interrupted(status.run()).await,
-            Command::Disarm(disarm) => command::until_interrupted(disarm.run()).await,
+            Command::Demo(demo) => demo.run().await,
+            Command::Record(record) => record.run().await,
+            Command::Generate(generate) => generate.run().await,
+            Command::Inject(inject) => inject.run().await,
+            Command::Explain(explain) => explain.run().await,
+            Command::Rounds(rounds) => rounds.run().await,
+            Command::Status(status) => status.run().await,
+            Command::Disarm(disarm) => disarm.run().await,
             Command::Control(control) => control.run().await,
             Command::Lab(lab) => lab.run().await,
             Command::Proxy { .. } | Command::LabService | Command::Schema(_) => {

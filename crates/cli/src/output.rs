@@ -59,6 +59,6 @@ pub(crate) fn logs() {
 /// A table without frames.
 pub(crate) fn table<const N: usize>(header: [&str; N]) -> comfy_table::Table {
     let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::NOTHING).set_header(header);
+    table.load_style(comfy_table::presets::NOTHING).set_header(header);
     table
 }

@@ -13,7 +13,7 @@ impl Progress {
         let target =
             if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(length), target);
-        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {msg}")
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         bar.set_prefix(what.to_owned());
@@ -23,11 +23,6 @@ impl Progress {
     /// One more step is done.
     pub(crate) fn step(&self) {
         self.0.inc(1);
-    }
-
-    /// What is going on now.
-    pub(crate) fn say(&self, message: impl Into<String>) {
-        self.0.set_message(message.into());
     }
 }
 

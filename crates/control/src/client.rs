@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
+use aftershock_core::trace::Trace;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::Full;
@@ -137,12 +138,20 @@ impl Client {
         self.ask("conclude the round", Method::POST, &path, body, PATIENCE).await.map(drop)
     }
 
-    /// The rounds in the store.
+    /// The latest rounds in the store, the newest first.
     ///
     /// # Errors
     /// When the controller does not answer.
     pub async fn rounds(&self) -> Result<Vec<RoundSummary>, ClientError> {
         self.get("list the rounds", "/v1/rounds").await
+    }
+
+    /// The complete executions of a scenario's latest clean recordings, the oldest first.
+    ///
+    /// # Errors
+    /// When the controller does not answer.
+    pub async fn traces(&self, scenario: &str) -> Result<Vec<Trace>, ClientError> {
+        self.get("ask for clean traces", &format!("/v1/traces?scenario={}", percent(scenario))).await
     }
 
     /// One round.
@@ -248,6 +257,11 @@ impl Client {
     fn foreign(&self, action: &'static str, reason: String) -> ClientError {
         ClientError::Foreign { action, address: self.address.clone(), reason }
     }
+}
+
+/// A query value (RFC 3986 §2).
+fn percent(text: &str) -> impl std::fmt::Display + '_ {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
 }
 
 fn json(value: &impl Serialize) -> Bytes {

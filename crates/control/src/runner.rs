@@ -103,7 +103,7 @@ fn listed(lines: &[String]) -> String {
 }
 
 /// A round that came to its end.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct RoundOutcome {
     /// The round.
     pub id: RoundId,
@@ -253,6 +253,7 @@ impl Runner {
             let mut differences = outcome.oracle.differences.clone();
             if outcome.finished.verdict != Verdict::Clean {
                 differences.push(format!("the recording is {}", outcome.finished.verdict));
+                differences.extend(outcome.finished.reasons.iter().cloned());
                 let why = outcome.finished.incomplete.iter();
                 differences.extend(why.map(|(execution, reason)| format!("execution {execution}: {reason}")));
             }

@@ -17,7 +17,7 @@ mod file;
 mod text;
 
 pub use check::{Check, Comparator, Expectation, InvalidInvariant, Invariant, OneComparator};
-pub use fault::{Declared, FaultExpectation, TemporalFault, TemporalFaultFile};
+pub use fault::{Declared, ExpectedOracle, FaultExpectation, TemporalFault, TemporalFaultFile};
 pub use file::{RetryOn, ScenarioFile};
 pub use text::{
     BaseUrl, GrpcMethod, JsonPath, Method, ParseTextError, Pattern, Selected, Template, UnknownVariable, When,

@@ -18,8 +18,10 @@ use std::path::{Path, PathBuf};
 
 use aftershock_control::client::Client;
 use aftershock_control::scenario::{Scenario, TemporalFault};
+use aftershock_core::trace::Trace;
 use anyhow::{Context, bail};
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use crate::Ended;
 
@@ -75,15 +77,41 @@ pub(crate) fn fault(path: &Path) -> anyhow::Result<TemporalFault> {
     Ok(TemporalFault::parse(&path.display().to_string(), &read(path)?)?)
 }
 
-/// Run `work`; at SIGINT or SIGTERM drop it, which disarms rounds and ends children, and say so.
-pub(crate) async fn until_interrupted(work: impl Future<Output = anyhow::Result<Ended>>) -> anyhow::Result<Ended> {
-    tokio::select! {
-        ended = work => ended,
-        signal = interrupted() => {
-            let signal = signal?;
-            bail!("interrupted by {signal}; everything started was stopped");
-        }
+/// Traces from a file, as `aftershock record --out` writes them.
+pub(crate) fn traces(path: &Path) -> anyhow::Result<Vec<Trace>> {
+    let file: TraceFile = serde_json::from_str(&read(path)?)
+        .with_context(|| format!("failed to read traces from {}", path.display()))?;
+    if file.schema != TRACES {
+        bail!("{}: expected schema {TRACES:?}, found {:?}", path.display(), file.schema);
     }
+    Ok(file.traces)
+}
+
+/// The schema of trace files.
+pub(crate) const TRACES: &str = "aftershock.dev/traces/v1";
+
+/// Traces as a file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TraceFile {
+    pub(crate) schema: String,
+    pub(crate) scenario: String,
+    pub(crate) traces: Vec<Trace>,
+}
+
+/// Run `work`; at SIGINT or SIGTERM drop it, which ends children, and tell `controller` of the rounds that were dropped.
+pub(crate) async fn until_interrupted(
+    controller: Option<&Client>,
+    work: impl Future<Output = anyhow::Result<Ended>>,
+) -> anyhow::Result<Ended> {
+    let signal = tokio::select! {
+        ended = work => return ended,
+        signal = interrupted() => signal?,
+    };
+    if let Some(controller) = controller {
+        controller.farewells().await;
+    }
+    bail!("interrupted by {signal}; everything started was stopped");
 }
 
 /// Completes when the user or the system wants this process to end.

@@ -1,0 +1,48 @@
+//! `aftershock control serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use aftershock_control::server::{Controller, Location, Options};
+use anyhow::Context;
+use clap::{Args, Subcommand};
+
+use crate::{Ended, output};
+
+/// Run the controller, which sidecars register with.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Control {
+    Serve(Serve),
+}
+
+/// Collect spans, arm rounds, judge them, keep them.
+///
+/// Sidecars and the other commands find it at its address; SIGINT and SIGTERM disarm every round before it ends.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Where to listen. Only loopback: whoever reaches it can inject faults.
+    #[arg(long, default_value = "127.0.0.1:4700")]
+    listen: SocketAddr,
+    /// The file of the store; it is made if it is not there.
+    #[arg(long, default_value = "aftershock.db")]
+    store: PathBuf,
+}
+
+impl Control {
+    pub(crate) async fn run(self) -> anyhow::Result<Ended> {
+        let Control::Serve(serve) = self;
+        let listener = tokio::net::TcpListener::bind(serve.listen)
+            .await
+            .with_context(|| format!("failed to listen on {}", serve.listen))?;
+        let controller = Controller::start(listener, Options { store: Location::File(serve.store.clone()), ..Options::default() }).await?;
+        output::remark(format!(
+            "controller on http://{}, store {}",
+            controller.address(),
+            serve.store.display()
+        ));
+        let signal = super::interrupted().await?;
+        output::remark(format!("{signal}: disarming every round"));
+        controller.shutdown().await;
+        Ok(Ended::AsExpected)
+    }
+}

@@ -1,0 +1,131 @@
+//! `aftershock record`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use aftershock_control::client::Client;
+use aftershock_control::runner::{RoundOutcome, Runner, Step};
+use aftershock_core::name::Service;
+use aftershock_core::trace::Trace;
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+
+use super::{AtControl, Elsewhere, TRACES, TraceFile};
+use crate::output::{self, Format};
+use crate::progress::Progress;
+use crate::{Ended, draw};
+
+/// Run clean rounds of a scenario, and keep their traces at the controller.
+///
+/// Each must meet the scenario's own expectations and invariants; the first that does not stops the recording, with the
+/// difference shown.
+#[derive(Debug, Args)]
+pub(crate) struct Record {
+    /// The scenario file.
+    scenario: PathBuf,
+    /// How many.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Also write the traces here.
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    elsewhere: Elsewhere,
+    #[command(flatten)]
+    at: AtControl,
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// Clean rounds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Recording {
+    schema: &'static str,
+    scenario: String,
+    rounds: Vec<i64>,
+    /// Calls that carried no context, per calling service, over all rounds.
+    unassociated: BTreeMap<Service, u64>,
+    pub(crate) traces: Vec<Trace>,
+}
+
+impl Recording {
+    /// Record `rounds` clean rounds.
+    pub(crate) async fn make(runner: &Runner, rounds: u32) -> anyhow::Result<Recording> {
+        let progress = Progress::new(&format!("recording {}", runner.scenario().name), rounds.into());
+        let count = |step: Step<'_>| {
+            if let Step::Concluded(_) = step {
+                progress.step();
+            }
+        };
+        let outcomes: Vec<RoundOutcome> = runner.record(rounds as usize, &count).await?;
+        let mut recording = Recording {
+            schema: "aftershock.dev/recording/v1",
+            scenario: runner.scenario().name.clone(),
+            rounds: outcomes.iter().map(|outcome| outcome.id.0).collect(),
+            unassociated: BTreeMap::new(),
+            traces: Vec::new(),
+        };
+        for outcome in outcomes {
+            for (service, count) in outcome.finished.unassociated {
+                *recording.unassociated.entry(service).or_default() += count;
+            }
+            recording.traces.extend(outcome.finished.traces);
+        }
+        Ok(recording)
+    }
+}
+
+impl Record {
+    pub(crate) async fn run(self) -> anyhow::Result<Ended> {
+        let client = self.at.client()?;
+        super::until_interrupted(Some(&client), self.record(&client)).await
+    }
+
+    async fn record(&self, client: &Client) -> anyhow::Result<Ended> {
+        let scenario = super::scenario(&self.scenario, &self.elsewhere)?;
+        let runner = Runner::new(client.clone(), scenario);
+        let recording = Recording::make(&runner, self.rounds).await?;
+        if let Some(path) = &self.out {
+            let file = TraceFile {
+                schema: TRACES.to_owned(),
+                scenario: recording.scenario.clone(),
+                traces: recording.traces.clone(),
+            };
+            std::fs::write(path, serde_json::to_vec_pretty(&file)?)
+                .with_context(|| format!("failed to write {}", path.display()))?;
+        }
+        match self.format {
+            Format::Json => output::json(&recording)?,
+            Format::Human => {
+                output::line(summary(&recording));
+                for line in recording.traces.first().map(draw::tree::render).unwrap_or_default() {
+                    output::line(format!("  {line}"));
+                }
+            }
+        }
+        Ok(Ended::AsExpected)
+    }
+}
+
+/// How many rounds, calls and Apis were recorded, and what carried no context.
+pub(crate) fn summary(recording: &Recording) -> String {
+    let calls = recording.traces.first().map_or(0, |trace| trace.calls.iter().filter(|c| c.caller.is_some()).count());
+    let apis: BTreeSet<_> = recording
+        .traces
+        .iter()
+        .flat_map(|trace| trace.calls.iter().filter(|call| call.caller.is_some()).map(|call| &call.api))
+        .collect();
+    let mut text = format!(
+        "{} clean rounds recorded: {calls} calls of {} Apis behind the entry in the first",
+        recording.rounds.len(),
+        apis.len()
+    );
+    for (service, count) in &recording.unassociated {
+        text.push_str(&format!(
+            "\n{} calls that {service} sends carry no context: passed on, not in the trace, never faulted",
+            count / recording.rounds.len().max(1) as u64
+        ));
+    }
+    text
+}

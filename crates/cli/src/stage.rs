@@ -1,0 +1,146 @@
+//! A stage of our own: a controller in this process and a running lab, for the demo and for evaluations.
+
+use std::time::Duration;
+
+use aftershock_control::client::Client;
+use aftershock_control::runner::{RoundOutcome, Runner};
+use aftershock_control::scenario::TemporalFault;
+use aftershock_control::server::{Controller, Options};
+use aftershock_core::name::nearest;
+use aftershock_generate::Synthesis;
+use aftershock_lab::{Propagation, Role, RunningLab, up};
+use anyhow::Context;
+
+use crate::cases::{self, Case};
+use crate::command;
+use crate::command::record::Recording;
+
+/// How long sidecars may take to register.
+const REGISTER_WITHIN: Duration = Duration::from_secs(10);
+/// How long the processes of a lab may take to end.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// A case made ready: clean rounds recorded, its guard solved for.
+pub(crate) struct Rehearsal<'a> {
+    pub(crate) case: &'a Case,
+    pub(crate) lab: &'a RunningLab,
+    pub(crate) recording: Recording,
+    pub(crate) synthesis: Synthesis,
+    fault: TemporalFault,
+    runner: Runner,
+}
+
+impl Rehearsal<'_> {
+    /// One round with the fault.
+    pub(crate) async fn inject(&self) -> anyhow::Result<RoundOutcome> {
+        Ok(self.runner.round(Some(&self.fault), &()).await?)
+    }
+
+    /// The fault with its solved guard.
+    pub(crate) fn fault(&self) -> &TemporalFault {
+        &self.fault
+    }
+}
+
+/// What was learnt of the processes while they ran.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    /// The largest peak of resident memory of a sidecar, KiB (VmHWM).
+    pub(crate) sidecar_rss_kib: u64,
+    /// How many sidecars there were.
+    pub(crate) sidecars: usize,
+}
+
+/// The cases with these names, or all.
+pub(crate) fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Case>> {
+    if names.is_empty() {
+        return Ok(cases::ALL.iter().collect());
+    }
+    let find = |name: &String| {
+        cases::ALL.iter().find(|case| case.id == name).with_context(|| {
+            let known = cases::ALL.iter().map(|case| case.id);
+            let near = nearest(name, known.clone()).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            format!("no case {name:?}{near} (there are {})", known.collect::<Vec<_>>().join(", "))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Put every case of `chosen` on a stage, record `rounds` clean rounds of it, solve its guard, and hand it to `act`.
+/// Cases that share a topology share a running lab. Everything started is stopped, also on an error.
+pub(crate) async fn rehearse(
+    chosen: &[&'static Case],
+    propagation: Option<Propagation>,
+    rounds: u32,
+    mut act: impl AsyncFnMut(Rehearsal<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<Usage> {
+    let mut usage = Usage::default();
+    let mut topologies: Vec<&str> = chosen.iter().map(|case| case.topology_name()).collect();
+    topologies.dedup();
+    for topology in topologies {
+        let of_topology: Vec<&Case> =
+            chosen.iter().copied().filter(|case| case.topology_name() == topology).collect();
+        let stage = Stage::set(of_topology[0], propagation).await?;
+        for case in of_topology {
+            let rehearsal = stage.rehearsal(case, rounds).await?;
+            act(rehearsal).await.with_context(|| format!("in case {}", case.id))?;
+        }
+        stage.measure(&mut usage);
+        stage.strike().await;
+    }
+    Ok(usage)
+}
+
+struct Stage {
+    controller: Controller,
+    client: Client,
+    lab: RunningLab,
+}
+
+impl Stage {
+    async fn set(case: &Case, propagation: Option<Propagation>) -> anyhow::Result<Stage> {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        let controller = Controller::start(listener, Options::default()).await?;
+        let url = format!("http://{}", controller.address());
+        let mut options = command::lab::options()?;
+        options.control = Some(url.clone());
+        options.propagation = propagation;
+        let client = Client::new(&url)?;
+        let lab = up(case.topology()?, &options).await?;
+        let wanted = lab.topology().services().len();
+        command::status::registered(&client, wanted, REGISTER_WITHIN).await?;
+        Ok(Stage { controller, client, lab })
+    }
+
+    async fn rehearsal<'a>(&'a self, case: &'a Case, rounds: u32) -> anyhow::Result<Rehearsal<'a>> {
+        let scenario = case.scenario(&self.lab)?;
+        let mut fault = case.fault()?;
+        scenario.check(&fault)?;
+        let runner = Runner::new(self.client.clone(), scenario);
+        let recording = Recording::make(&runner, rounds).await?;
+        let synthesis = command::generate::resolve(&fault, 0, &recording.traces)?;
+        fault.plan.faults[0] = synthesis.tfic.clone();
+        Ok(Rehearsal { case, lab: &self.lab, recording, synthesis, fault, runner })
+    }
+
+    fn measure(&self, usage: &mut Usage) {
+        for (role, _, pid) in self.lab.processes() {
+            if role == Role::Sidecar {
+                usage.sidecars += 1;
+                usage.sidecar_rss_kib = usage.sidecar_rss_kib.max(peak_rss_kib(pid).unwrap_or(0));
+            }
+        }
+    }
+
+    async fn strike(self) {
+        self.controller.shutdown().await;
+        self.lab.stop(STOP_WITHIN).await;
+    }
+}
+
+/// VmHWM of a process, proc(5).
+fn peak_rss_kib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}

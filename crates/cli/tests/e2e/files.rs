@@ -1,0 +1,72 @@
+//! Files, arguments and exit codes.
+
+use crate::support::{free_port, root, run};
+
+/// Write `text` to a file and hand its path to `with`.
+fn file<T>(name: &str, text: &str, with: impl FnOnce(&str) -> T) -> T {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    with(path.to_str().unwrap())
+}
+
+#[test]
+fn usage_errors_end_with_1_and_help_with_0() {
+    run(&[]).expect(1);
+    let wrong = run(&["inject"]).expect(1);
+    assert!(wrong.stderr.contains("--scenario"), "{}", wrong.stderr);
+    assert!(run(&["frobnicate"]).expect(1).stderr.contains("frobnicate"));
+    for command in ["demo", "record", "generate", "inject", "explain", "lab", "control", "status", "disarm", "rounds"] {
+        let help = run(&[command, "--help"]).expect(0);
+        assert!(help.stdout.len() > 200, "{command} --help teaches:\n{}", help.stdout);
+    }
+    run(&["--version"]).expect(0);
+}
+
+#[test]
+fn every_file_in_the_repository_is_accepted() {
+    let controller = format!("http://127.0.0.1:{}", free_port());
+    // Files are read before the controller is asked: what fails is the connection.
+    for (scenario, fault) in [
+        ("scenarios/online-boutique/checkout.yaml", "scenarios/online-boutique/lost-charge.yaml"),
+        ("scenarios/fig2-patterns/checkout.yaml", "scenarios/fig2-patterns/double-charge.yaml"),
+        ("scenarios/fig2-patterns/signup.yaml", "scenarios/fig2-patterns/success-before-risk.yaml"),
+        ("scenarios/fig2-patterns/page.yaml", "scenarios/fig2-patterns/third-product.yaml"),
+    ] {
+        let finished = run(&["inject", fault, "--scenario", scenario, "--control", &controller]).expect(1);
+        assert!(finished.stderr.contains(&controller["http://".len()..]), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_malformed_file_is_located_and_says_what_was_expected() {
+    let good = std::fs::read_to_string(root().join("scenarios/online-boutique/lost-charge.yaml")).unwrap();
+    let scenario = root().join("scenarios/online-boutique/checkout.yaml");
+    let scenario = scenario.to_str().unwrap();
+    for (from, to, place, expected) in [
+        ("phase: response", "phaze: response", ":13:", "phase"),
+        ("phase: response", "phase: reply", ":13:", "response"),
+        ("k: 1", "k: 0", ":12:", "number from 1"),
+        ("fault: drop", "fault: vanish", ":15:", "drop"),
+        ("pattern: post-effect", "guard: {until: []}", ":16:", "after"),
+        ("v1alpha1", "v9", ":2:", "v1alpha1"),
+        ("kind: TemporalFault", "kind: Scenario", ":3:", "TemporalFault"),
+    ] {
+        assert!(good.contains(from), "{from}");
+        file("broken.yaml", &good.replacen(from, to, 1), |path| {
+            let finished = run(&["inject", path, "--scenario", scenario]).expect(1);
+            let located = format!("broken.yaml{place}");
+            assert!(finished.stderr.contains(&located), "{to}: {located} in:\n{}", finished.stderr);
+            assert!(finished.stderr.contains(expected), "{to}: {expected} in:\n{}", finished.stderr);
+            assert_eq!(finished.stdout, "");
+        });
+    }
+}
+
+#[test]
+fn schemas_are_printed_for_every_kind() {
+    for kind in ["Scenario", "TemporalFault", "Topology", "Sidecar"] {
+        let schema = run(&["schema", kind]).expect(0).json();
+        assert!(schema["properties"]["apiVersion"].is_object(), "{kind}: {schema}");
+    }
+}

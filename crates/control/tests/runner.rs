@@ -1,0 +1,10 @@
+//! The runner against a controller and services that write down what they are asked, over real sockets.
+
+#[path = "runner/grpc.rs"]
+mod grpc;
+#[path = "runner/http.rs"]
+mod http;
+#[path = "runner/peers.rs"]
+mod peers;
+#[path = "runner/stage.rs"]
+mod stage;
