@@ -1,5 +1,7 @@
 //! The runner against a controller and services that write down what they are asked, over real sockets.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by a panic and speaks of what it skips")]
+
 #[path = "runner/grpc.rs"]
 mod grpc;
 #[path = "runner/http.rs"]
