@@ -431,11 +431,13 @@ impl Ground<'_> {
         for trace in &self.reach.relevant {
             let passes = self.site.passes(trace);
             let Some(pass) = passes.iter().find(|pass| pass.number == self.number) else { continue };
-            let disturbed = disturbed(&others, &self.request.groups, self.traces, trace, &pass.step)?;
             lower(&mut least, self.at_target(trace, counted, &passes, pass, &Removed::default()));
-            lower(&mut sure, self.at_target(trace, counted, &passes, pass, &disturbed));
+            if !others.is_empty() {
+                let disturbed = disturbed(&others, &self.request.groups, self.traces, trace, &pass.step)?;
+                lower(&mut sure, self.at_target(trace, counted, &passes, pass, &disturbed));
+            }
         }
-        least.retain(|event, count| *count > 0 && sure[event] >= *count);
+        least.retain(|event, count| *count > 0 && sure.get(event).is_none_or(|sure| sure >= count));
         Ok(least)
     }
 
@@ -470,12 +472,14 @@ impl Ground<'_> {
         relevant
             .chain(others)
             .flat_map(|(trace, before)| {
+                let mut early = self.site.passes(trace);
+                early.retain(|pass| pass.number < before && (!first || admits(&self.tfic.target, &pass.step)));
+                if early.is_empty() {
+                    return Vec::new();
+                }
                 let replayed = Replayed::new(trace, counted, &Removed::default());
-                let passes = self.site.passes(trace);
-                let early = passes
-                    .into_iter()
-                    .filter(|pass| pass.number < before && (!first || admits(&self.tfic.target, &pass.step)));
                 early
+                    .into_iter()
                     .map(|pass| {
                         let known = replayed.known_before(&pass.step);
                         let count = |event: &Event| {
