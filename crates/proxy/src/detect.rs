@@ -58,6 +58,20 @@ pub fn of(bytes: &[u8]) -> Option<Detected> {
     }
 }
 
+/// The protocol of a server that speaks first, from its first bytes; `None` if more are needed to know. An HTTP/2 server
+/// may send its SETTINGS before it has seen the client's preface (RFC 9113 §3.4); everybody else is none of ours.
+pub fn of_server(bytes: &[u8]) -> Option<Detected> {
+    let settings = |header: &[u8]| {
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+        length.is_multiple_of(6) && header[3] == 4 && header[4] == 0 && header[5..9] == [0; 4]
+    };
+    match bytes.get(..9) {
+        Some(header) => Some(if settings(header) { Detected::Http2 } else { Detected::Opaque }),
+        // No text protocol greets with a NUL, and SETTINGS shorter than 64 KiB begin with one.
+        None => (bytes.first() != Some(&0)).then_some(Detected::Opaque),
+    }
+}
+
 /// Whether undecided `bytes` are the start of a usual HTTP request, so that waiting for the rest is right however long it
 /// takes. Otherwise the peer may be one that has said all it will before it gets an answer.
 pub fn is_likely_http(bytes: &[u8]) -> bool {
@@ -88,6 +102,19 @@ fn is_token(b: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_server_that_greets_with_settings_speaks_http2_and_any_other_is_opaque() {
+        let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100];
+        for cut in 1..9 {
+            assert_eq!(super::of_server(&settings[..cut]), None);
+        }
+        assert_eq!(super::of_server(&settings[..9]), Some(super::Detected::Http2));
+        assert_eq!(super::of_server(&settings), Some(super::Detected::Http2));
+        for other in [&b"220 mail"[..], b"\x00\x00\x01\x07\x00\x00\x00\x00\x00", b"\x4a\x00\x00\x00\x0a8.0", b"S"] {
+            assert_eq!(super::of_server(other), Some(super::Detected::Opaque), "{other:?}");
+        }
+    }
+
     use proptest::prelude::*;
 
     use super::*;

@@ -56,8 +56,9 @@ pub(super) struct Relay {
 
 /// What is known of the protocol.
 enum Stage {
-    /// Nothing; the application's first bytes, the upstream's refusal, and when waiting ends.
-    Detecting { first: BytesMut, refused: bool, deadline: Option<Pin<Box<Sleep>>> },
+    /// Nothing; the first bytes of the application and of an upstream that speaks first, the upstream's refusal, and when
+    /// waiting ends.
+    Detecting { first: BytesMut, greeting: BytesMut, refused: bool, deadline: Option<Pin<Box<Sleep>>> },
     /// Its editor.
     Running(Box<dyn Editor>),
 }
@@ -81,7 +82,7 @@ impl Relay {
             app: Side::new(Some(app)),
             upstream: Side::new(None),
             dial: Some(dial),
-            stage: Stage::Detecting { first: BytesMut::new(), refused: false, deadline: None },
+            stage: Stage::Detecting { first: BytesMut::new(), greeting: BytesMut::new(), refused: false, deadline: None },
             called: false,
             counted: false,
             stopping: false,
@@ -107,9 +108,8 @@ impl Relay {
             Detected::Http2 => Box::new(h2::Link::new()),
             Detected::Opaque => Box::new(opaque::Link::default()),
         };
-        let Stage::Detecting { first, refused, .. } = std::mem::replace(&mut self.stage, Stage::Running(editor)) else {
-            return;
-        };
+        let stage = std::mem::replace(&mut self.stage, Stage::Running(editor));
+        let Stage::Detecting { first, greeting, refused, .. } = stage else { return };
         if protocol == Detected::Opaque {
             self.counted = true;
             self.shared.decider.borrow_mut().opaque(self.id);
@@ -119,6 +119,9 @@ impl Relay {
         }
         if !first.is_empty() {
             self.call(|editor, decide| editor.app_bytes(&first, decide));
+        }
+        if !greeting.is_empty() {
+            self.call(|editor, decide| editor.upstream_bytes(&greeting, decide));
         }
     }
 
@@ -265,7 +268,7 @@ impl Relay {
     }
 
     fn bytes(&mut self, which: Which, bytes: &[u8]) {
-        if let Stage::Detecting { first, deadline, refused } = &mut self.stage {
+        if let Stage::Detecting { first, greeting, deadline, refused } = &mut self.stage {
             if which == Which::App {
                 first.extend_from_slice(bytes);
                 match detect::of(first) {
@@ -278,8 +281,12 @@ impl Relay {
                 }
                 return;
             }
-            // The server speaks first: no HTTP.
-            self.start(Detected::Opaque);
+            // The server speaks first.
+            greeting.extend_from_slice(bytes);
+            if let Some(protocol) = detect::of_server(greeting) {
+                self.start(protocol);
+            }
+            return;
         }
         match which {
             Which::App => self.call(|editor, decide| editor.app_bytes(bytes, decide)),
@@ -362,7 +369,10 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shared.router.leave(self.id);
         let over = self.is_over();
-        // Cut from outside: the editor closes what is open. A decider that is in use is one that is unwinding.
+        // Cut from outside: the editor closes what is open. Not while unwinding: the decider may be the one that panicked.
+        if std::thread::panicking() {
+            return;
+        }
         if let Ok(mut decider) = self.shared.decider.try_borrow_mut() {
             if let (false, Stage::Running(editor)) = (over, &mut self.stage) {
                 decider.intercept(self.id, Instant::now(), &mut |decide| editor.app_end(PeerEnd::Broken, decide));
