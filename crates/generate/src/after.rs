@@ -43,27 +43,17 @@ pub fn after_message(trace: &Trace, call: CallId, event: EventKind) -> Removed {
 /// What follows from any of several messages.
 pub fn after_messages(trace: &Trace, messages: impl IntoIterator<Item = (CallId, EventKind)>) -> Removed {
     let mut closure = Closure { trace, steps: BTreeSet::new(), calls: BTreeSet::new(), answers: BTreeSet::new() };
-    let mut arrived = BTreeSet::new();
     for (id, event) in messages {
         let Some(call) = trace.call(id) else { continue };
         match event {
             EventKind::RequestSent => closure.remove_call(call),
-            EventKind::RequestReceived => {
-                // Parked at the callee: the caller had sent it before.
-                arrived.insert((id, EventKind::RequestSent));
-                closure.remove_call(call);
-            }
+            // Parked at the callee: the caller had sent it before.
+            EventKind::RequestReceived => closure.remove_handling(call),
             EventKind::ResponseSent => closure.remove_answer(call),
             EventKind::ResponseReceived => {
                 closure.steps.insert((id, EventKind::ResponseReceived));
                 closure.answer_missing(call);
             }
-        }
-    }
-    for sent in arrived {
-        if !closure.calls.iter().any(|id| *id != sent.0 && trace.call(sent.0).and_then(|call| call.parent) == Some(*id))
-        {
-            closure.steps.remove(&sent);
         }
     }
     Removed(closure.steps)
@@ -72,21 +62,25 @@ pub fn after_messages(trace: &Trace, messages: impl IntoIterator<Item = (CallId,
 struct Closure<'a> {
     trace: &'a Trace,
     steps: BTreeSet<(CallId, EventKind)>,
-    /// Calls that are never made.
+    /// Calls that are not handled.
     calls: BTreeSet<CallId>,
     /// Calls whose answer does not come.
     answers: BTreeSet<CallId>,
 }
 
 impl<'a> Closure<'a> {
-    /// The call is not made: no event of it happens, its handler sends nothing, its caller gets no answer.
+    /// The call is not made.
     fn remove_call(&mut self, call: &'a Call) {
+        self.steps.insert((call.id, EventKind::RequestSent));
+        self.remove_handling(call);
+    }
+
+    /// The call does not reach its handler, which sends nothing; its caller gets no answer.
+    fn remove_handling(&mut self, call: &'a Call) {
         if !self.calls.insert(call.id) {
             return;
         }
-        for event in [EventKind::RequestSent, EventKind::RequestReceived] {
-            self.steps.insert((call.id, event));
-        }
+        self.steps.insert((call.id, EventKind::RequestReceived));
         let began = call.server.as_ref().map_or(0, |span| span.request.clock);
         self.remove_sent(Handler::Of(call), call, began);
         self.remove_answer(call);

@@ -13,7 +13,6 @@
 //! * Several faults: atoms that another one may keep from becoming true are left out of U.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use aftershock_core::event::{CountedEvent, Event};
 use aftershock_core::evidence::Evidence;
@@ -29,6 +28,7 @@ use crate::explain::{Explanation, explain, held_away, joined};
 use crate::hitting_set::{self, Element, HittingSetError, Proof};
 use crate::site::{Groups, Site, SitePass, acting_side, admits, counted};
 use crate::visible::{Replayed, candidates};
+pub use crate::warning::{WANTED_TRACES, Warning};
 use crate::{patterns, validate};
 
 /// What a temporal fault is wanted for.
@@ -109,89 +109,6 @@ pub struct Candidate {
     pub margin: Option<u64>,
     /// It is in the hitting set.
     pub chosen: bool,
-}
-
-/// What the user should know about a fault that could be made.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Warning {
-    /// A guard for `k: first` rests on few traces.
-    FewTraces {
-        /// How many reach the target.
-        have: usize,
-    },
-    /// The callee has no sidecar: the post-effect condition rests on the answer alone.
-    CalleeWithoutSidecar,
-    /// Only other instants of the target's own calls tell earlier passes apart: the guard depends on repeat counts.
-    CountsRepeats,
-    /// Traces with gaps: their counts are lower bounds.
-    Gaps {
-        /// The executions.
-        traces: Vec<ExecutionId>,
-    },
-    /// Traces whose entry never reaches the target: the guard is not learnt from them.
-    OtherEntries {
-        /// Their entries.
-        entries: Vec<String>,
-    },
-    /// The passes go through several instances: their order in a trace is one of those that the clock allows.
-    Instances {
-        /// The executions.
-        traces: Vec<ExecutionId>,
-    },
-    /// Another fault of the plan may keep this atom from becoming true.
-    Falsifiable {
-        /// The fault whose guard it is, by position in the plan.
-        fault: usize,
-        /// The atom.
-        atom: Atom,
-    },
-    /// Another fault of the plan may keep earlier passes from being counted: the number alone decides.
-    OwnEventFalsifiable,
-    /// In a trace the message was parked longer than the deadline until the guard held.
-    HoldDeadline {
-        /// The longest wait, in nanoseconds.
-        waited_nanos: u64,
-    },
-}
-
-/// Fewer traces than this make a guard for `k: first` doubtful.
-pub const WANTED_TRACES: usize = 10;
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Warning::FewTraces { have } => {
-                write!(f, "a guard for `k: first` wants {WANTED_TRACES} clean traces or more, this one rests on {have}")
-            }
-            Warning::CalleeWithoutSidecar => {
-                f.write_str("the callee has no sidecar: that the effect happened is concluded from the answer alone")
-            }
-            Warning::CountsRepeats => f.write_str(
-                "only the target's own calls tell its passes apart: the guard changes its meaning with repeat counts",
-            ),
-            Warning::Gaps { traces } => write!(f, "{} traces have gaps: their counts are lower bounds", traces.len()),
-            Warning::OtherEntries { entries } => {
-                write!(f, "not learnt from: traces of {}, which do not reach the target", entries.join(", "))
-            }
-            Warning::Instances { traces } => write!(
-                f,
-                "in {} traces the passes go through several instances: the order in which an arbiter sees them may differ",
-                traces.len()
-            ),
-            Warning::Falsifiable { fault, atom } => {
-                write!(f, "`{atom}` of fault {fault} may not become true when the plan's other faults fire")
-            }
-            Warning::OwnEventFalsifiable => {
-                f.write_str("the plan's other faults may hit earlier passes: the number alone decides which is meant")
-            }
-            Warning::HoldDeadline { waited_nanos } => write!(
-                f,
-                "in a clean trace the guard holds {:.1} ms after the message, which is beyond the deadline of `hold`",
-                *waited_nanos as f64 / 1e6
-            ),
-        }
-    }
 }
 
 /// Make a temporal fault that acts at the wanted occurrence of every clean trace and not before.

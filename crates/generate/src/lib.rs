@@ -13,6 +13,7 @@ pub mod patterns;
 pub mod site;
 pub mod validate;
 pub mod visible;
+mod warning;
 
 pub use error::GenerateError;
 pub use guard::{Request, Synthesis, synthesize};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use aftershock_core::event::EventKind::{self, RequestReceived, RequestSent, ResponseReceived, ResponseSent};
 use aftershock_core::id::CallId;
 use aftershock_core::trace::Trace;
-use aftershock_generate::after::after_message;
+use aftershock_generate::after::{after_message, after_messages};
 use proptest::prelude::*;
 
 use crate::support::random::tree;
@@ -58,6 +58,16 @@ fn a_request_parked_at_the_callee_has_been_sent() {
     let mut expected = removed(&trace, 7, RequestSent);
     expected.remove(&(CallId(7), RequestSent));
     assert_eq!(removed(&trace, 7, RequestReceived), expected);
+}
+
+#[test]
+fn a_request_that_arrived_but_whose_sending_follows_from_another_message_is_not_sent_either() {
+    let trace = simulate(&example(), 1).trace;
+    let both = [(CallId(9), RequestReceived), (CallId(3), RequestSent)];
+    for order in [both, [both[1], both[0]]] {
+        let removed: BTreeSet<Happened> = after_messages(&trace, order).iter().collect();
+        assert!(removed.contains(&(CallId(9), RequestSent)));
+    }
 }
 
 #[test]
