@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::io::{self, Read as _};
+use std::io::{self, IsTerminal as _, Read as _};
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -60,7 +60,11 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<(
     }
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("info"));
     // A process that already logs keeps its own way.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .try_init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandError::Process)?;
     runtime.block_on(async {
         let shutdown = shutdown(arguments.exit_with_stdin).map_err(CommandError::Process)?;

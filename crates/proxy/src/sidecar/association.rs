@@ -308,18 +308,18 @@ pub(crate) struct Ladder {
     pub(crate) accept_relayed: bool,
 }
 
-/// The ladder of a request that goes out. `live` says whether a token is live here.
+/// The ladder of a request that goes out. `takes` says whether a token is one that the controller named.
 pub(crate) fn outbound(
     arriving: &Arriving<'_>,
     calls: &Calls,
     ladder: Ladder,
-    live: impl Fn(Token) -> bool,
+    takes: impl Fn(Token) -> bool,
     counters: &mut Counters,
 ) -> Outbound {
     match arriving.member {
         None => {}
         Some(Err(error)) => counters.ignored(error.into()),
-        Some(Ok(member)) if member.call.is_zero() && live(member.token) => return Outbound::Client,
+        Some(Ok(member)) if member.call.is_zero() && takes(member.token) => return Outbound::Client,
         Some(Ok(member)) => {
             let checks = member.check == arriving.check();
             match calls.parent(&member).filter(|_| checks) {
@@ -333,7 +333,7 @@ pub(crate) fn outbound(
                     && !calls.came_in(member.call)
                     && !member.call.is_zero()
                     && !member.execution.is_zero()
-                    && live(member.token) =>
+                    && takes(member.token) =>
                 {
                     return Outbound::Of { key: Key::of(&member), parent: None, step: Association::Relayed };
                 }

@@ -390,7 +390,7 @@ impl Sidecar {
         let ladder = Ladder { accept_relayed: self.config.accept_relayed };
         let rounds = &self.rounds;
         let found =
-            association::outbound(arriving, &self.calls, ladder, |token| rounds.is_live(token), &mut self.counters);
+            association::outbound(arriving, &self.calls, ladder, |token| rounds.takes(token), &mut self.counters);
         let (key, parent, step) = match found {
             Outbound::Client => return Identified::Passes(edits),
             Outbound::Unassociated => {

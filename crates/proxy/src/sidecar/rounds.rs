@@ -36,14 +36,12 @@ pub(crate) struct Round {
 
 impl Round {
     pub(crate) fn new(arm: Arm, since: u64, now: Instant) -> Self {
+        // An event that is listed twice is counted once.
+        let events: BTreeMap<EventId, CountedEvent> =
+            arm.events.into_iter().map(|counted| (counted.event.id(), counted)).collect();
         Round {
             rules: arm.rules.into_iter().map(Armed::new).collect(),
-            events: arm
-                .events
-                .into_iter()
-                .map(|counted| (counted.event.id(), counted))
-                .map(|(id, c)| (c, id))
-                .collect(),
+            events: events.into_iter().map(|(id, counted)| (counted, id)).collect(),
             gap_apis: arm.gap_apis,
             record: arm.record,
             constant_context: arm.constant_context,

@@ -1,9 +1,732 @@
 //! Several sidecars in one process, without sockets: messages are lists of field lines, passed from hand to hand.
+//!
+//! [`Net`] plays the editors: it calls the interception points in the order they would, keeps what is parked or withheld,
+//! applies edits, and carries out what a sidecar lets go after each message has been "written". Applications are the
+//! test's business: it takes the request that an application sees, and says what that application sends.
 
-use aftershock_core::evidence::Gaps;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use aftershock_core::event::{ApiRef, CountedEvent, Event, EventKind, OutcomeFilter};
+use aftershock_core::evidence::{Evidence, Gaps};
+use aftershock_core::hop::{HEADER, HopKey, Keyring};
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
-use aftershock_core::plan::Side;
-use aftershock_core::span::{Association, CallSpan, Ending, Instant};
+use aftershock_core::name::{Api, Service};
+use aftershock_core::plan::{Fault, Guard, MaxInjections, Occurrence, Phase, Rule, Side, Target, Tfic};
+use aftershock_core::span::{Association, CallSpan, Ending, Instant as Stamp};
+use aftershock_core::w3c::{Member, TraceState};
+use aftershock_core::wire::{Arm, FromController, FromSidecar, PROTOCOL, Registry};
+
+use super::Sidecar;
+use super::execution::Key;
+use crate::config::Config;
+use crate::exchange::{
+    Act, Closed, Decider, Edit, Edits, Fields, Interceptor, LinkId, Made, Part, Protocol, Refusal, RequestHead,
+    ResponseHead, Resume, StreamId, Verdict,
+};
+
+/// The token of the tests' round.
+pub(crate) const ROUND: Token = Token(0xa11ce);
+pub(crate) const KEYS: HopKey = HopKey { id: 3, secret: *b"hops of the test" };
+
+type Lines = Vec<(String, String)>;
+
+fn fields(lines: &Lines) -> Fields<'_> {
+    Fields(lines.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect())
+}
+
+/// The edits of a part, as the editors apply them.
+fn edited(mut lines: Lines, edits: &Edits) -> Lines {
+    for edit in edits {
+        match edit {
+            Edit::Remove(name) => lines.retain(|(n, _)| n != name),
+            Edit::Set(name, value) => match lines.iter().position(|(n, _)| n == name) {
+                None => lines.push(((*name).to_owned(), value.clone())),
+                Some(first) => {
+                    lines[first].1.clone_from(value);
+                    let mut at = 0;
+                    lines.retain(|(n, _)| {
+                        at += 1;
+                        n != name || at == first + 1
+                    });
+                }
+            },
+        }
+    }
+    lines
+}
+
+/// A request, as a peer sends or sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) protocol: Protocol,
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) lines: Lines,
+}
+
+impl Request {
+    pub(crate) fn http(method: &str, path: &str) -> Self {
+        Request { protocol: Protocol::Http1, method: method.to_owned(), path: path.to_owned(), lines: Vec::new() }
+    }
+
+    pub(crate) fn grpc(operation: &str) -> Self {
+        let request = Request {
+            protocol: Protocol::Http2,
+            method: "POST".to_owned(),
+            path: format!("/{operation}"),
+            lines: Vec::new(),
+        };
+        request.with("content-type", "application/grpc")
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.lines.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// As an application sends it that hands on `names` from the request it serves.
+    pub(crate) fn hands_on(mut self, from: &Request, names: &[&str]) -> Self {
+        let handed = from.lines.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        self.lines.extend(handed.cloned());
+        self
+    }
+
+    /// As an application with W3C trace context sends it.
+    pub(crate) fn within(self, from: &Request) -> Self {
+        self.hands_on(from, &["traceparent", "tracestate"])
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.lines.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn member(&self) -> Option<Member> {
+        let lines = self.lines.iter().filter(|(name, _)| name == "tracestate").map(|(_, value)| value);
+        TraceState::parse(lines).member().and_then(Result::ok)
+    }
+
+    pub(crate) fn has_hop(&self) -> bool {
+        self.get(HEADER).is_some()
+    }
+
+    fn head(&self) -> RequestHead<'_> {
+        RequestHead {
+            protocol: self.protocol,
+            method: &self.method,
+            path: &self.path,
+            authority: "test",
+            fields: fields(&self.lines),
+            ends: false,
+        }
+    }
+}
+
+/// A response, as a peer sends or sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) lines: Lines,
+    /// It ends with its head.
+    pub(crate) ends: bool,
+    pub(crate) trailers: Option<Lines>,
+}
+
+impl Response {
+    pub(crate) fn http(status: u16) -> Self {
+        Response { status, lines: Vec::new(), ends: false, trailers: None }
+    }
+
+    pub(crate) fn grpc(status: u32) -> Self {
+        Response {
+            status: 200,
+            lines: vec![("content-type".into(), "application/grpc".into())],
+            ends: false,
+            trailers: Some(vec![("grpc-status".into(), status.to_string())]),
+        }
+    }
+
+    pub(crate) fn trailers_only(status: u32) -> Self {
+        let mut response = Response::grpc(status);
+        response.lines.append(response.trailers.as_mut().expect("it has trailers"));
+        Response { ends: true, trailers: None, ..response }
+    }
+
+    pub(crate) fn has_hop(&self) -> bool {
+        self.lines.iter().chain(self.trailers.iter().flatten()).any(|(name, _)| name == HEADER)
+    }
+
+    pub(crate) fn without_hop(mut self) -> Self {
+        self.lines.retain(|(name, _)| name != HEADER);
+        if let Some(trailers) = &mut self.trailers {
+            trailers.retain(|(name, _)| name != HEADER);
+        }
+        self
+    }
+}
+
+/// What became of a message at a sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Passage<M> {
+    /// It was forwarded, as edited.
+    Through(M),
+    /// It is parked.
+    Kept,
+    /// A fault took it.
+    Dropped,
+    /// A fault reset the exchange.
+    Reset,
+    /// A fault answered.
+    Made(Made),
+}
+
+impl<M: std::fmt::Debug> Passage<M> {
+    #[track_caller]
+    pub(crate) fn through(self) -> M {
+        match self {
+            Passage::Through(message) => message,
+            other => panic!("expected the message to pass, found {other:?}"),
+        }
+    }
+}
+
+/// One side of one exchange at one sidecar.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Leg {
+    pub(crate) service: String,
+    link: LinkId,
+    stream: StreamId,
+}
+
+/// What a sidecar let go later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Resumed {
+    Request(Passage<Request>),
+    Response(Passage<Response>),
+    /// What was dropped was closed.
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    request: Option<Request>,
+    response: Option<Response>,
+    dropped: bool,
+}
+
+struct Node {
+    sidecar: Sidecar,
+    inbound: LinkId,
+    outbound: BTreeMap<String, LinkId>,
+    kept: BTreeMap<(LinkId, StreamId), Kept>,
+    streams: u64,
+    said: Vec<FromSidecar>,
+}
+
+/// Sidecars of one instance per service, each with listeners to all services.
+pub(crate) struct Net {
+    pub(crate) now: Instant,
+    nodes: BTreeMap<String, Node>,
+    resumed: VecDeque<(Leg, Resumed)>,
+    /// What the next message meets if a fault is to act on it.
+    pub(crate) refuse: Option<Refusal>,
+    /// The same for the next message that is let go.
+    refuse_resumed: Option<Refusal>,
+}
+
+fn random(seed: u64) -> super::Random {
+    // SplitMix64, from starts that are no multiples of its increment: their sequences would be one sequence.
+    let mut state = seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x5851_f42d_4c95_7f2d;
+    Box::new(move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    })
+}
+
+impl Net {
+    /// Registered sidecars of `services`.
+    pub(crate) fn new(services: &[&str]) -> Self {
+        let with = services.iter().map(|service| (*service, "")).collect::<Vec<_>>();
+        let mut net = Net::configured(&with, services);
+        net.register(services);
+        net
+    }
+
+    /// Sidecars with further lines of configuration and listeners to `callees`, not registered yet.
+    pub(crate) fn configured(services: &[(&str, &str)], callees: &[&str]) -> Self {
+        let mut nodes = BTreeMap::new();
+        for (index, (service, more)) in services.iter().enumerate() {
+            let outbound: String = callees
+                .iter()
+                .enumerate()
+                .map(|(port, callee)| {
+                    format!("  - {{listen: \"127.0.0.1:{}\", callee: {callee}, to: [\"{callee}:80\"]}}\n", port + 100)
+                })
+                .collect();
+            let text = format!(
+                "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: {service}\n\
+                 inbound: [{{listen: \"127.0.0.1:80\", to: \"127.0.0.1:81\"}}]\noutbound:\n{outbound}{more}"
+            );
+            let config = Config::parse("test", &text).unwrap_or_else(|error| panic!("{error}"));
+            let id = index as u64 + 1;
+            let mut sidecar = Sidecar::new(config, ObserverId(id), random(id), Box::new(|| 7));
+            let inbound = sidecar.opened(0);
+            let outbound =
+                callees.iter().enumerate().map(|(i, callee)| ((*callee).to_owned(), sidecar.opened(i + 1))).collect();
+            let node = Node { sidecar, inbound, outbound, kept: BTreeMap::new(), streams: 0, said: Vec::new() };
+            nodes.insert((*service).to_owned(), node);
+        }
+        Net { now: Instant::now(), nodes, resumed: VecDeque::new(), refuse: None, refuse_resumed: None }
+    }
+
+    /// Welcome every sidecar; `services` are said to be registered.
+    pub(crate) fn register(&mut self, services: &[&str]) {
+        let registry = Registry {
+            services: services.iter().map(|service| service.parse().unwrap()).collect(),
+            ..Registry::default()
+        };
+        for service in self.services() {
+            let word = FromController::Welcome {
+                protocol: PROTOCOL,
+                version: "test".into(),
+                keys: Keyring(vec![KEYS]),
+                registry: registry.clone(),
+                late: Vec::new(),
+            };
+            self.tell(&service, word);
+        }
+    }
+
+    pub(crate) fn services(&self) -> Vec<String> {
+        self.nodes.keys().cloned().collect()
+    }
+
+    pub(crate) fn sidecar(&mut self, service: &str) -> &mut Sidecar {
+        &mut self.node(service).sidecar
+    }
+
+    fn node(&mut self, service: &str) -> &mut Node {
+        self.nodes.get_mut(service).unwrap_or_else(|| panic!("no sidecar of {service}"))
+    }
+
+    /// A word of the controller to one sidecar.
+    pub(crate) fn tell(&mut self, service: &str, word: FromController) {
+        let now = self.now;
+        self.sidecar(service).on_control(word, now);
+        self.settle(service);
+    }
+
+    /// Arm the round everywhere. Rules go to the sidecar of their service; all count the events of all guards, and
+    /// `further` ones.
+    pub(crate) fn arm(&mut self, rules: &[Rule], further: &[Event]) {
+        self.arm_with(rules, further, |_| {});
+    }
+
+    pub(crate) fn arm_with(&mut self, rules: &[Rule], further: &[Event], change: impl Fn(&mut Arm)) {
+        let events = rules.iter().flat_map(|rule| rule.tfic.guard.after.iter().map(|atom| atom.event()));
+        let events: Vec<CountedEvent> = events.chain(further.iter().cloned()).map(counted).collect();
+        let gap_apis: std::collections::BTreeSet<Api> =
+            rules.iter().flat_map(|rule| rule.apis.iter().cloned()).collect();
+        for service in self.services() {
+            let mut arm = Arm {
+                token: ROUND,
+                rules: rules.iter().filter(|rule| rule.service.as_str() == service).cloned().collect(),
+                events: events.clone(),
+                gap_apis: gap_apis.clone(),
+                record: true,
+                constant_context: false,
+                lease: Duration::from_secs(10),
+                max_parked: 16,
+            };
+            change(&mut arm);
+            let token = arm.token;
+            self.tell(&service, FromController::Arm(arm));
+            assert!(self.said(&service).contains(&FromSidecar::Armed { token }), "{service} did not arm");
+        }
+    }
+
+    /// What a sidecar said to the controller since the last call.
+    pub(crate) fn said(&mut self, service: &str) -> Vec<FromSidecar> {
+        let words = self.sidecar(service).take_control();
+        let node = self.node(service);
+        node.said.extend(words);
+        std::mem::take(&mut node.said)
+    }
+
+    /// Let time pass at every sidecar.
+    pub(crate) fn pass_time(&mut self, time: Duration) {
+        self.now += time;
+        let now = self.now;
+        for service in self.services() {
+            self.sidecar(&service).on_time(now);
+            self.settle(&service);
+        }
+    }
+
+    /// Let time pass while the controller renews the round's leases.
+    pub(crate) fn pass_time_renewing(&mut self, time: Duration) {
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(Duration::from_secs(3));
+            self.pass_time(step);
+            for service in self.services() {
+                self.tell(&service, FromController::Renew { token: ROUND });
+            }
+            left -= step;
+        }
+    }
+
+    /// What was let go since the last call.
+    pub(crate) fn resumed(&mut self) -> Vec<(Leg, Resumed)> {
+        self.resumed.drain(..).collect()
+    }
+
+    /// The spans of a service since the last call.
+    pub(crate) fn spans(&mut self, service: &str) -> Vec<CallSpan> {
+        self.sidecar(service).take_spans()
+    }
+
+    pub(crate) fn all_spans(&mut self) -> Vec<CallSpan> {
+        self.services().iter().flat_map(|service| self.spans(service)).collect()
+    }
+
+    pub(crate) fn evidence(&mut self, service: &str, execution: ExecutionId) -> Evidence {
+        let key = Key { token: ROUND, execution };
+        self.sidecar(service).executions.get(key).map(|e| e.knowledge.evidence.clone()).unwrap_or_default()
+    }
+
+    /// How often `service` ignored something of this name.
+    pub(crate) fn ignored(&mut self, service: &str, what: &str) -> u64 {
+        self.sidecar(service).counters.report().ignored.get(what).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn associated(&mut self, service: &str, step: Association) -> u64 {
+        self.sidecar(service).counters.report().associations.get(&step).copied().unwrap_or(0)
+    }
+
+    fn at(&mut self, leg: &Leg, mut what: impl FnMut(&mut dyn Interceptor)) {
+        let (link, now) = (leg.link, self.now);
+        self.node(&leg.service).sidecar.intercept(link, now, &mut |points| what(points));
+    }
+
+    // ── what the editors do ─────────────────────────────────────────────────────────────────────────────────────────
+
+    /// A request comes in at `service`.
+    pub(crate) fn come_in(&mut self, service: &str, request: Request) -> (Leg, Passage<Request>) {
+        let link = self.node(service).inbound;
+        self.request(service, link, request)
+    }
+
+    /// The application of `service` sends a request to `callee`.
+    pub(crate) fn go_out(&mut self, service: &str, callee: &str, request: Request) -> (Leg, Passage<Request>) {
+        let link = self.node(service).outbound[callee];
+        self.request(service, link, request)
+    }
+
+    fn request(&mut self, service: &str, link: LinkId, request: Request) -> (Leg, Passage<Request>) {
+        let node = self.node(service);
+        node.streams += 1;
+        let leg = Leg { service: service.to_owned(), link, stream: StreamId(node.streams) };
+        node.kept.insert((link, leg.stream), Kept::default());
+        let refuse = self.refuse.take();
+        let mut passage = Passage::Kept;
+        let mut kept = None;
+        self.at(&leg, |points| {
+            let verdict = points.request(leg.stream, &request.head());
+            passage = match verdict {
+                Verdict::Pass | Verdict::Withhold { .. } => Passage::Through(stamped(points, &leg, &request)),
+                Verdict::Park => {
+                    kept = Some(request.clone());
+                    Passage::Kept
+                }
+                Verdict::Act(act) => match refuse {
+                    Some(why) => {
+                        points.refused(leg.stream, why);
+                        Passage::Through(stamped(points, &leg, &request))
+                    }
+                    None => act_on(points, &leg, act),
+                },
+            };
+        });
+        self.keep(&leg, |state| state.request = kept);
+        self.dropped(&leg, &passage);
+        self.settle(service);
+        (leg, passage)
+    }
+
+    /// The response comes from the upstream of `leg`, all of it.
+    pub(crate) fn response(&mut self, leg: &Leg, response: Response) -> Passage<Response> {
+        let refuse = self.refuse.take();
+        let mut passage = Passage::Kept;
+        let mut kept = None;
+        self.at(leg, |points| {
+            let head = ResponseHead { status: response.status, fields: fields(&response.lines), ends: response.ends };
+            let mut verdict = points.response(leg.stream, &head);
+            let mut sent_head = None;
+            if verdict == Verdict::Pass {
+                let edits = points.stamp(leg.stream, Part::Response);
+                sent_head = Some(edited(response.lines.clone(), &edits));
+            }
+            if let Verdict::Withhold { .. } = verdict
+                && refuse == Some(Refusal::Size)
+            {
+                points.refused(leg.stream, Refusal::Size);
+                let edits = points.stamp(leg.stream, Part::Response);
+                sent_head = Some(edited(response.lines.clone(), &edits));
+            }
+            if matches!(verdict, Verdict::Pass | Verdict::Withhold { .. }) && !response.ends {
+                let trailers = response.trailers.as_ref().map(fields);
+                verdict = points.response_end(leg.stream, trailers.as_ref());
+            }
+            passage = match verdict {
+                Verdict::Pass | Verdict::Withhold { .. } => {
+                    Passage::Through(finished(points, leg, &response, sent_head))
+                }
+                Verdict::Park => {
+                    kept = Some(response.clone());
+                    Passage::Kept
+                }
+                Verdict::Act(act) => match refuse {
+                    Some(why) => {
+                        points.refused(leg.stream, why);
+                        Passage::Through(finished(points, leg, &response, sent_head))
+                    }
+                    None => act_on(points, leg, act),
+                },
+            };
+        });
+        self.keep(leg, |state| state.response = kept);
+        self.dropped(leg, &passage);
+        self.settle(&leg.service);
+        passage
+    }
+
+    /// The head of a response that passes, written before the rest comes.
+    pub(crate) fn response_head(&mut self, leg: &Leg, response: Response) -> Response {
+        let mut lines = Lines::new();
+        self.at(leg, |points| {
+            let head = ResponseHead { status: response.status, fields: fields(&response.lines), ends: response.ends };
+            assert_eq!(points.response(leg.stream, &head), Verdict::Pass);
+            let edits = points.stamp(leg.stream, Part::Response);
+            lines = edited(response.lines.clone(), &edits);
+        });
+        Response { lines, ..response }
+    }
+
+    /// The rest of a response whose head was written.
+    pub(crate) fn response_rest(&mut self, leg: &Leg, head: Response) -> Response {
+        let mut sent = head.clone();
+        self.at(leg, |points| {
+            let trailers = head.trailers.as_ref().map(fields);
+            assert_eq!(points.response_end(leg.stream, trailers.as_ref()), Verdict::Pass);
+            sent = finished(points, leg, &head, Some(head.lines.clone()));
+        });
+        sent
+    }
+
+    fn keep(&mut self, leg: &Leg, change: impl FnOnce(&mut Kept)) {
+        if let Some(state) = self.node(&leg.service).kept.get_mut(&(leg.link, leg.stream)) {
+            change(state);
+        }
+    }
+
+    fn dropped<M>(&mut self, leg: &Leg, passage: &Passage<M>) {
+        match passage {
+            Passage::Dropped => self.keep(leg, |state| state.dropped = true),
+            Passage::Reset | Passage::Made(_) => {
+                self.node(&leg.service).kept.remove(&(leg.link, leg.stream));
+            }
+            Passage::Through(_) | Passage::Kept => {}
+        }
+    }
+
+    /// [`Net::response`]; what it lets go is refused.
+    pub(crate) fn response_then_refuse(&mut self, leg: &Leg, response: Response, why: Refusal) -> Passage<Response> {
+        self.refuse_resumed = Some(why);
+        self.response(leg, response)
+    }
+
+    /// The editor says so.
+    pub(crate) fn refused(&mut self, leg: &Leg, why: Refusal) {
+        self.at(leg, |points| points.refused(leg.stream, why));
+        self.settle(&leg.service);
+    }
+
+    /// The exchange ends before its response did.
+    pub(crate) fn close(&mut self, leg: &Leg, how: Closed) {
+        self.at(leg, |points| points.closed(leg.stream, how));
+        self.node(&leg.service).kept.remove(&(leg.link, leg.stream));
+        self.settle(&leg.service);
+    }
+
+    /// What was caused by the last message has been written: carry out what may go on now, and what that lets go.
+    fn settle(&mut self, service: &str) {
+        loop {
+            let resumes = self.node(service).sidecar.resumes();
+            if resumes.is_empty() {
+                return;
+            }
+            for (link, stream, resume) in resumes {
+                self.resume(&Leg { service: service.to_owned(), link, stream }, resume);
+            }
+        }
+    }
+
+    fn resume(&mut self, leg: &Leg, resume: Resume) {
+        let mut state = Kept::default();
+        self.keep(leg, |kept| state = std::mem::take(kept));
+        let refuse = self.refuse_resumed.take();
+        let mut out = None;
+        self.at(leg, |points| {
+            out = match (&state, resume.clone()) {
+                (Kept { dropped: true, .. }, Resume::Close) => {
+                    points.closed(leg.stream, Closed::ByFault);
+                    Some(Resumed::Closed)
+                }
+                (_, Resume::Close) => None,
+                (Kept { request: Some(request), .. }, Resume::Pass) => {
+                    Some(Resumed::Request(Passage::Through(stamped(points, leg, request))))
+                }
+                (Kept { response: Some(response), .. }, Resume::Pass) => {
+                    Some(Resumed::Response(Passage::Through(finished(points, leg, response, None))))
+                }
+                (Kept { request: Some(request), .. }, Resume::Act(act)) => Some(Resumed::Request(match refuse {
+                    Some(why) => {
+                        points.refused(leg.stream, why);
+                        Passage::Through(stamped(points, leg, request))
+                    }
+                    None => act_on(points, leg, act),
+                })),
+                (Kept { response: Some(response), .. }, Resume::Act(act)) => Some(Resumed::Response(match refuse {
+                    Some(why) => {
+                        points.refused(leg.stream, why);
+                        Passage::Through(finished(points, leg, response, None))
+                    }
+                    None => act_on(points, leg, act),
+                })),
+                _ => None,
+            };
+        });
+        match &out {
+            Some(Resumed::Request(passage)) => self.dropped(leg, passage),
+            Some(Resumed::Response(passage)) => self.dropped(leg, passage),
+            _ => {}
+        }
+        self.resumed.extend(out.map(|out| (leg.clone(), out)));
+    }
+
+    // ── whole calls ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// A call from `caller`'s application to `callee`'s, both with sidecars: the request as the callee sees it.
+    #[track_caller]
+    pub(crate) fn call(&mut self, caller: &str, callee: &str, request: Request) -> Dialogue {
+        let (out, passage) = self.go_out(caller, callee, request);
+        let (into, seen) = self.come_in(callee, passage.through());
+        Dialogue { out, into, seen: seen.through() }
+    }
+
+    /// The callee answers: what its sidecar sends, as the caller's sidecar lets it through.
+    #[track_caller]
+    pub(crate) fn answer(&mut self, dialogue: &Dialogue, response: Response) -> Passage<Response> {
+        let sent = self.response(&dialogue.into, response).through();
+        self.response(&dialogue.out, sent)
+    }
+}
+
+/// A call between two sidecars.
+#[derive(Debug, Clone)]
+pub(crate) struct Dialogue {
+    pub(crate) out: Leg,
+    pub(crate) into: Leg,
+    /// The request as the callee's application sees it.
+    pub(crate) seen: Request,
+}
+
+fn stamped(points: &mut dyn Interceptor, leg: &Leg, request: &Request) -> Request {
+    let edits = points.stamp(leg.stream, Part::Request);
+    Request { lines: edited(request.lines.clone(), &edits), ..request.clone() }
+}
+
+/// Write the response, or what is left of it after its head, and end the exchange.
+fn finished(points: &mut dyn Interceptor, leg: &Leg, response: &Response, head: Option<Lines>) -> Response {
+    let lines = head.unwrap_or_else(|| {
+        let edits = points.stamp(leg.stream, Part::Response);
+        edited(response.lines.clone(), &edits)
+    });
+    let trailers = if response.ends {
+        None
+    } else {
+        let edits = points.stamp(leg.stream, Part::ResponseEnd);
+        let trailers = edited(response.trailers.clone().unwrap_or_default(), &edits);
+        (!trailers.is_empty()).then_some(trailers)
+    };
+    points.closed(leg.stream, Closed::Complete);
+    Response { lines, trailers, ..response.clone() }
+}
+
+fn act_on<M>(points: &mut dyn Interceptor, leg: &Leg, act: Act) -> Passage<M> {
+    match act {
+        Act::Drop => Passage::Dropped,
+        Act::Reset { .. } => {
+            points.closed(leg.stream, Closed::ByFault);
+            Passage::Reset
+        }
+        Act::Answer(made) => {
+            points.closed(leg.stream, Closed::Complete);
+            Passage::Made(*made)
+        }
+    }
+}
+
+// ── words of plans ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+pub(crate) fn api(text: &str) -> Api {
+    text.parse().unwrap()
+}
+
+pub(crate) fn event(kind: EventKind, of: &str) -> Event {
+    Event { event: kind, api: ApiRef::Api(api(of)), caller: None, outcome: OutcomeFilter::Any }
+}
+
+pub(crate) fn counted(event: Event) -> CountedEvent {
+    let ApiRef::Api(api) = &event.api else { panic!("the tests have no groups") };
+    CountedEvent { apis: [api.clone()].into(), event }
+}
+
+/// A rule at the sidecar of `service`, as its caller or, for entry Apis, as its callee.
+pub(crate) fn rule(service: &str, side: Side, of: &str, k: Occurrence, phase: Phase, fault: Fault) -> Rule {
+    let caller: Option<Service> = (side == Side::Caller).then(|| service.parse().unwrap());
+    Rule {
+        index: 0,
+        service: service.parse().unwrap(),
+        side,
+        apis: [api(of)].into(),
+        tfic: Tfic {
+            target: Target {
+                caller,
+                api: ApiRef::Api(api(of)),
+                k,
+                phase,
+                outcome: OutcomeFilter::Any,
+                at: None,
+                post_effect: false,
+            },
+            fault,
+            pattern: None,
+            guard: Guard::default(),
+            hold: None,
+            max_injections: MaxInjections::default(),
+        },
+    }
+}
+
+/// An entry request of the tests' round.
+pub(crate) fn tagged(request: Request) -> Request {
+    request.with("tracestate", &format!("aft=1-0-0-{ROUND}-00000000"))
+}
 
 /// A span of a round, for whoever only moves spans.
 pub(crate) fn any_span(token: Token) -> CallSpan {
@@ -16,10 +739,10 @@ pub(crate) fn any_span(token: Token) -> CallSpan {
         call: CallId(3),
         parent: None,
         caller: None,
-        api: "payment shop.Payment/Charge".parse().unwrap(),
+        api: api("payment shop.Payment/Charge"),
         association: Association::Exact,
         trace_id: 0,
-        request: Instant { clock: 1, unix_nanos: 0 },
+        request: Stamp { clock: 1, unix_nanos: 0 },
         response: None,
         ended_unix_nanos: 0,
         outcome: None,

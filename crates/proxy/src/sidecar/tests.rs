@@ -1,1 +1,8 @@
-//! Tests.
+//! The brain in a network of brains, driven as the editors drive it.
+
+mod association;
+mod faults;
+mod gaps;
+mod hold;
+mod leases;
+mod random;
