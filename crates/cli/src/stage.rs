@@ -78,8 +78,7 @@ pub(crate) async fn rehearse(
     let mut topologies: Vec<&str> = chosen.iter().map(|case| case.topology_name()).collect();
     topologies.dedup();
     for topology in topologies {
-        let of_topology: Vec<&Case> =
-            chosen.iter().copied().filter(|case| case.topology_name() == topology).collect();
+        let of_topology: Vec<&Case> = chosen.iter().copied().filter(|case| case.topology_name() == topology).collect();
         let stage = Stage::set(of_topology[0], propagation).await?;
         for case in of_topology {
             let rehearsal = stage.rehearsal(case, rounds).await?;

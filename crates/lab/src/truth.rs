@@ -128,6 +128,8 @@ impl Call {
             // An answer came although the callee had sent none: made on the way, and the callee left alone.
             (None, Some(_), _) => Fate::ResponseReplaced,
             (None, None, Some(_)) => Fate::LeftByCaller,
+            // Of a client that gave up only the callee can tell.
+            (None, None, None) if !callers_half && self.handling_cancelled.is_some() => Fate::LeftByCaller,
             (None, None, None) => Fate::Open,
         }
     }

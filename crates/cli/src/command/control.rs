@@ -34,12 +34,10 @@ impl Control {
         let listener = tokio::net::TcpListener::bind(serve.listen)
             .await
             .with_context(|| format!("failed to listen on {}", serve.listen))?;
-        let controller = Controller::start(listener, Options { store: Location::File(serve.store.clone()), ..Options::default() }).await?;
-        output::remark(format!(
-            "controller on http://{}, store {}",
-            controller.address(),
-            serve.store.display()
-        ));
+        let controller =
+            Controller::start(listener, Options { store: Location::File(serve.store.clone()), ..Options::default() })
+                .await?;
+        output::remark(format!("controller on http://{}, store {}", controller.address(), serve.store.display()));
         let signal = super::interrupted().await?;
         output::remark(format!("{signal}: disarming every round"));
         controller.shutdown().await;

@@ -93,7 +93,9 @@ impl Demo {
             rounds,
         };
         let good = report.rounds.iter().all(|round| {
-            round.verdict == Verdict::Injected && round.oracle.expected == round.oracle.found && round.contradictions.is_empty()
+            round.verdict == Verdict::Injected
+                && round.oracle.expected == round.oracle.found
+                && round.contradictions.is_empty()
         });
         match self.format {
             Format::Json => output::json(&report)?,
@@ -172,7 +174,9 @@ fn tell(rehearsal: &Rehearsal<'_>, outcome: &RoundOutcome, round: &Round) {
     }
     match &round.contradictions[..] {
         [] => output::line("  lab      the services' own logs and ledgers agree"),
-        contradictions => output::line(format!("  lab      the services' own logs disagree: {}", contradictions.join("; "))),
+        contradictions => {
+            output::line(format!("  lab      the services' own logs disagree: {}", contradictions.join("; ")))
+        }
     }
     output::line("");
 }

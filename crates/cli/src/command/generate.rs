@@ -127,7 +127,9 @@ fn kind_of_fault(text: &str) -> Result<Fault, String> {
         Some(("delay", time)) => time.parse().map(Fault::Delay).map_err(|error| format!("{error}")),
         Some(("error", status)) => match status.parse::<u16>() {
             // gRPC codes end where HTTP status codes have not begun.
-            Ok(code @ 1..=16) => Ok(Fault::Error(ErrorAnswer { grpc_status: Some(code as u8), ..ErrorAnswer::default() })),
+            Ok(code @ 1..=16) => {
+                Ok(Fault::Error(ErrorAnswer { grpc_status: Some(code as u8), ..ErrorAnswer::default() }))
+            }
             Ok(status @ 200..=599) => Ok(Fault::Error(ErrorAnswer { status: Some(status), ..ErrorAnswer::default() })),
             _ => Err("expected an HTTP status (200 to 599) or a gRPC status (1 to 16)".to_owned()),
         },
@@ -249,26 +251,32 @@ pub(crate) fn resolve(file: &TemporalFault, index: usize, traces: &[Trace]) -> a
     if tfic.pattern == Some(Pattern::OrderSensitive) {
         request.competing = tfic.guard.after.clone();
     }
-    request.other_faults =
-        file.plan.faults.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, tfic)| tfic.clone()).collect();
+    request.other_faults = file
+        .plan
+        .faults
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != index)
+        .map(|(_, tfic)| tfic.clone())
+        .collect();
     Ok(synthesize(&request, traces)?)
 }
 
 /// The Api of the traces that `wanted` names: in full, by its operation, or by the end of it.
 fn find(wanted: &str, traces: &[Trace]) -> anyhow::Result<Api> {
     let known: BTreeSet<&Api> = traces.iter().flat_map(|trace| trace.calls.iter().map(|call| &call.api)).collect();
-    let fits = |api: &&&Api| {
-        api.to_string() == wanted || api.operation.as_str() == wanted || api.short() == wanted
-    };
+    let fits = |api: &&&Api| api.to_string() == wanted || api.operation.as_str() == wanted || api.short() == wanted;
     let found: Vec<&&Api> = known.iter().filter(fits).collect();
     match found[..] {
         [api] => Ok((*api).clone()),
         [] => {
             let names: Vec<String> = known.iter().map(|api| api.to_string()).collect();
-            let near = nearest(wanted, names.iter().map(String::as_str))
-                .or_else(|| known.iter().find(|api| nearest(wanted, [api.short()]).is_some()).and_then(|api| {
-                    names.iter().find(|name| **name == api.to_string()).map(String::as_str)
-                }));
+            let near = nearest(wanted, names.iter().map(String::as_str)).or_else(|| {
+                known
+                    .iter()
+                    .find(|api| nearest(wanted, [api.short()]).is_some())
+                    .and_then(|api| names.iter().find(|name| **name == api.to_string()).map(String::as_str))
+            });
             match near {
                 Some(near) => bail!("no clean trace calls {wanted:?}; did you mean `{near}`?"),
                 None => bail!("no clean trace calls {wanted:?}; they call:\n  {}", names.join("\n  ")),

@@ -7,6 +7,7 @@ use aftershock_control::api::Verdict;
 use aftershock_control::client::Client;
 use aftershock_control::runner::{RoundOutcome, Runner};
 use aftershock_core::plan::Plan;
+use aftershock_core::trace::Trace;
 use clap::Args;
 use serde::Serialize;
 
@@ -115,7 +116,12 @@ fn human(report: &Report, plan: &Plan) {
 
 /// The message sequence of each execution of a round.
 pub(crate) fn sequences(outcome: &RoundOutcome, plan: &Plan) {
-    for (index, trace) in outcome.finished.traces.iter().enumerate() {
+    let mut traces: Vec<&Trace> = outcome.finished.traces.iter().collect();
+    // Executions share no clock; people go by the wall.
+    traces.sort_by_key(|trace| {
+        trace.calls.iter().flat_map(|call| call.spans()).map(|span| span.request.unix_nanos).min()
+    });
+    for (index, trace) in traces.into_iter().enumerate() {
         if outcome.finished.traces.len() > 1 {
             output::line(format!("  execution {}", index + 1));
         }
@@ -128,6 +134,11 @@ pub(crate) fn sequences(outcome: &RoundOutcome, plan: &Plan) {
 /// What the client saw, attempt by attempt.
 pub(crate) fn attempts(outcome: &RoundOutcome) {
     for attempt in &outcome.attempts {
-        output::line(format!("  client   attempt {}: {} after {}", attempt.attempt, attempt.result, attempt.latency));
+        output::line(format!(
+            "  client   attempt {}: {} after {:.0} ms",
+            attempt.attempt,
+            attempt.result,
+            attempt.latency.0.as_secs_f64() * 1e3
+        ));
     }
 }

@@ -135,8 +135,13 @@ impl Up {
         };
         let mut table = output::table(["service", "callers reach it at", "ledgers and events at"]);
         for service in lab.topology().services() {
-            let address = |address: Option<std::net::SocketAddr>| address.map(|a| format!("http://{a}")).unwrap_or_default();
-            table.add_row([service.name.clone(), address(lab.address(&service.name)), address(lab.admin(&service.name))]);
+            let address =
+                |address: Option<std::net::SocketAddr>| address.map(|a| format!("http://{a}")).unwrap_or_default();
+            table.add_row([
+                service.name.clone(),
+                address(lab.address(&service.name)),
+                address(lab.admin(&service.name)),
+            ]);
         }
         output::line(table);
         output::remark("running until Ctrl-C");
@@ -221,8 +226,7 @@ impl Evaluate {
 
 async fn evaluate(rehearsal: &Rehearsal<'_>, trials: u32) -> anyhow::Result<Row> {
     let case: &cases::Case = rehearsal.case;
-    let mut row =
-        Row { scenario: case.id, trials, injected: 0, as_declared: 0, disagree: 0, differences: Vec::new() };
+    let mut row = Row { scenario: case.id, trials, injected: 0, as_declared: 0, disagree: 0, differences: Vec::new() };
     let progress = crate::progress::Progress::new(case.id, trials.into());
     for trial in 1..=trials {
         let outcome = rehearsal.inject().await?;

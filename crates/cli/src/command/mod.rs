@@ -79,8 +79,8 @@ pub(crate) fn fault(path: &Path) -> anyhow::Result<TemporalFault> {
 
 /// Traces from a file, as `aftershock record --out` writes them.
 pub(crate) fn traces(path: &Path) -> anyhow::Result<Vec<Trace>> {
-    let file: TraceFile = serde_json::from_str(&read(path)?)
-        .with_context(|| format!("failed to read traces from {}", path.display()))?;
+    let file: TraceFile =
+        serde_json::from_str(&read(path)?).with_context(|| format!("failed to read traces from {}", path.display()))?;
     if file.schema != TRACES {
         bail!("{}: expected schema {TRACES:?}, found {:?}", path.display(), file.schema);
     }

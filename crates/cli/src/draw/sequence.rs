@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use aftershock_core::id::CallId;
 use aftershock_core::name::Service;
 use aftershock_core::plan::{Phase, Plan};
 use aftershock_core::trace::{Call, Trace};
@@ -21,6 +22,7 @@ enum Mark {
 }
 
 struct Row {
+    call: CallId,
     clock: u64,
     from: String,
     to: String,
@@ -32,7 +34,8 @@ struct Row {
 /// Render one execution. `plan` tells on which side of its call an injection acted.
 pub(crate) fn render(trace: &Trace, plan: &Plan) -> Vec<String> {
     let mut rows: Vec<Row> = trace.calls.iter().flat_map(|call| messages(call, plan)).collect();
-    rows.sort_by_key(|row| row.clock);
+    // A fault is decided after what its clock value stands for.
+    rows.sort_by_key(|row| (row.clock, row.mark == Mark::Lost));
     let columns = columns(trace, &rows);
     rows.retain(|row| columns.contains_key(row.from.as_str()) && columns.contains_key(row.to.as_str()));
     let rows = join_round_trips(rows);
@@ -53,6 +56,7 @@ fn messages(call: &Call, plan: &Plan) -> Vec<Row> {
     let mut rows = Vec::new();
     let lost = hit(Phase::Request).is_some() && call.server.is_none();
     rows.push(Row {
+        call: call.id,
         clock: span.request.clock,
         from: caller.clone(),
         to: callee.clone(),
@@ -63,6 +67,7 @@ fn messages(call: &Call, plan: &Plan) -> Vec<Row> {
     let answered = call.server.as_ref().and_then(|server| server.response);
     match (span.response, hit(Phase::Response)) {
         (Some(at), injected) => rows.push(Row {
+            call: call.id,
             clock: at.clock,
             from: callee,
             to: caller,
@@ -71,6 +76,7 @@ fn messages(call: &Call, plan: &Plan) -> Vec<Row> {
             note: injected.map(|(_, i)| note(i)).unwrap_or_default(),
         }),
         (None, Some((_, injection))) => rows.push(Row {
+            call: call.id,
             clock: injection.decided,
             from: callee,
             to: caller,
@@ -81,6 +87,7 @@ fn messages(call: &Call, plan: &Plan) -> Vec<Row> {
         (None, None) => {
             if let Some(at) = answered {
                 rows.push(Row {
+                    call: call.id,
                     clock: at.clock,
                     from: callee,
                     to: caller,
@@ -133,8 +140,12 @@ fn join_round_trips(rows: Vec<Row>) -> Vec<Row> {
     let mut joined: Vec<Row> = Vec::new();
     for row in rows {
         if let Some(last) = joined.last_mut() {
-            let answer = last.from == row.to && last.to == row.from && !last.label.contains('⇄');
-            if answer && row.mark == Mark::Arrives && last.mark == Mark::Arrives && row.note.is_empty() && last.note.is_empty() {
+            if last.call == row.call
+                && row.mark == Mark::Arrives
+                && last.mark == Mark::Arrives
+                && row.note.is_empty()
+                && last.note.is_empty()
+            {
                 last.label = format!("{} ⇄ {}", last.label, row.label);
                 continue;
             }

@@ -7,9 +7,7 @@ use crate::support::{Running, aftershock, alive, descendants, eventually};
 
 #[test]
 fn the_demo_injects_each_fault_once_and_the_ledgers_agree() {
-    let demo = Running::start(
-        aftershock(&["demo", "--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()),
-    );
+    let demo = Running::start(aftershock(&["demo", "--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut children = Vec::new();
     eventually("the shop's twenty processes run", || {
         children = descendants(demo.pid());
@@ -22,10 +20,7 @@ fn the_demo_injects_each_fault_once_and_the_ledgers_agree() {
     assert!(report["sidecar_rss_kib"].as_u64().unwrap() > 0);
     let rounds = report["rounds"].as_array().unwrap();
     let of = |key: &str| rounds.iter().map(|round| round[key].as_str().unwrap_or_default()).collect::<Vec<_>>();
-    assert_eq!(
-        of("scenario"),
-        ["payment-post-effect", "fig2a-post-effect", "fig2b-order-sensitive", "fig2c-k-of-n"]
-    );
+    assert_eq!(of("scenario"), ["payment-post-effect", "fig2a-post-effect", "fig2b-order-sensitive", "fig2c-k-of-n"]);
     assert_eq!(of("pattern"), ["post-effect", "post-effect", "order-sensitive", "k-of-n"]);
     assert_eq!(of("verdict"), ["injected"; 4]);
     for round in rounds {
@@ -44,9 +39,7 @@ fn the_demo_injects_each_fault_once_and_the_ledgers_agree() {
 
 #[test]
 fn ctrl_c_stops_every_child_of_the_demo() {
-    let demo = Running::start(
-        aftershock(&["demo", "--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()),
-    );
+    let demo = Running::start(aftershock(&["demo", "--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut children = Vec::new();
     eventually("the shop's twenty processes run", || {
         children = descendants(demo.pid());

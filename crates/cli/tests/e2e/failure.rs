@@ -9,16 +9,19 @@ use crate::support::{Running, System, aftershock, eventually, get};
 fn when_the_controller_dies_parked_messages_go_on_and_nothing_is_faulted() {
     let mut system = System::start("topologies/online-boutique.yaml", &[]);
     let patient = |text: String| {
-        text.replace("timeout: 500ms", "timeout: 40s").replace("      retry: {attempts: 2, on: [timeout, transport]}\n", "")
+        text.replace("timeout: 500ms", "timeout: 40s")
+            .replace("      retry: {attempts: 2, on: [timeout, transport]}\n", "")
     };
     let scenario = system.file("scenarios/online-boutique/checkout.yaml", patient);
     system.run(&["record", &scenario, "--rounds", "2"]).expect(0);
     // A guard that comes true only after the message it holds: the quote was asked for before, the mail comes after.
     let fault = system.file("scenarios/online-boutique/lost-charge.yaml", |text| {
-        text.replace("        post_effect: true\n", "").replace("fault: drop", "fault: {delay: 30s}")
+        text.replace("        post_effect: true\n", "")
+            .replace("fault: drop", "fault: {delay: 30s}")
             .replace("      pattern: post-effect\n", "")
     });
-    let mut command = aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &system.url, "--format", "json"]);
+    let mut command =
+        aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &system.url, "--format", "json"]);
     let inject = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     eventually("the round is armed", || {
         let status = system.run(&["status", "--format", "json"]).json();
@@ -78,5 +81,7 @@ fn sidecar_of(system: &System, service: &str) -> u32 {
 }
 
 fn signal(pid: u32, name: &str) {
-    assert!(std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+    assert!(
+        std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success()
+    );
 }

@@ -27,7 +27,8 @@ fn faults_at_the_shop_leave_the_charges_they_should() {
 
     // Charged, the answer lost: exactly one charge before the retry, and two in the end.
     let fault = system.file(LOST_CHARGE, |text| text);
-    let report = system.run(&["inject", &fault, "--scenario", &scenario, "--trials", "3", "--format", "json"]).expect(0);
+    let report =
+        system.run(&["inject", &fault, "--scenario", &scenario, "--trials", "3", "--format", "json"]).expect(0);
     let report = report.json();
     assert_eq!((&report["injected"], &report["as_declared"]), (&3.into(), &3.into()), "{report:#}");
     for round in report["rounds"].as_array().unwrap() {
@@ -37,8 +38,11 @@ fn faults_at_the_shop_leave_the_charges_they_should() {
     // The request refused: nothing was charged by the first attempt, and the checkout says so.
     let none_before = |text: String| {
         let also = text.find("  expect:").unwrap();
-        text[..also].replace("phase: response", "phase: request").replace("        post_effect: true\n", "")
-            .replace("fault: drop", "fault: abort").replace("      pattern: post-effect\n", "")
+        text[..also]
+            .replace("phase: response", "phase: request")
+            .replace("        post_effect: true\n", "")
+            .replace("fault: drop", "fault: abort")
+            .replace("      pattern: post-effect\n", "")
             + "  expect:\n    oracle: unavailable\n    invariants:\n      also:\n        - {name: nothing charged, when: \
                after_attempt(1), get: \"{payment}/ledgers/charges?key={key}\", json_path: $.count, equals: 0}\n"
     };
@@ -96,7 +100,8 @@ fn a_plan_that_cannot_work_is_refused_before_anything_is_sent() {
 #[test]
 fn a_clean_run_that_fails_its_own_oracle_stops_with_the_difference() {
     let system = System::start("topologies/fig2-patterns.yaml", &[]);
-    let scenario = system.file("scenarios/fig2-patterns/checkout.yaml", |text| text.replace("equals: 1}", "equals: 7}"));
+    let scenario =
+        system.file("scenarios/fig2-patterns/checkout.yaml", |text| text.replace("equals: 1}", "equals: 7}"));
     let stopped = system.run(&["record", &scenario]);
     assert_ne!(stopped.code, Some(0));
     for said in ["one charge per order", "7", "1"] {
@@ -108,7 +113,16 @@ fn a_clean_run_that_fails_its_own_oracle_stops_with_the_difference() {
 fn the_cases_hold_with_another_correlation_id() {
     // Seconds each: the whole evaluation with more trials is `aftershock lab evaluate`.
     let finished = crate::support::run(&[
-        "lab", "evaluate", "--propagation", "uber", "--trials", "2", "--rounds", "3", "--format", "json",
+        "lab",
+        "evaluate",
+        "--propagation",
+        "uber",
+        "--trials",
+        "2",
+        "--rounds",
+        "3",
+        "--format",
+        "json",
     ]);
     if finished.stderr.contains("cannot assign") {
         return skipped("the_cases_hold_with_another_correlation_id", "all of 127.0.0.0/8 on loopback");

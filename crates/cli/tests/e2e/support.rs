@@ -77,7 +77,10 @@ impl Running {
         while child.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {
                 child.kill().unwrap();
-                panic!("still running after {within:?}: {:?}", Finished::from(child.wait_with_output().unwrap()).stderr);
+                panic!(
+                    "still running after {within:?}: {:?}",
+                    Finished::from(child.wait_with_output().unwrap()).stderr
+                );
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -167,8 +170,18 @@ impl System {
         let subnet = format!("127.{}.{}", 1 + port / 256 % 254, port % 256);
         let control = serve(&url, folder.path());
         let logs = folder.path().join("logs");
-        let mut arguments =
-            vec!["lab", "up", "--file", topology, "--subnet", &subnet, "--control", &url, "--logs", logs.to_str().unwrap()];
+        let mut arguments = vec![
+            "lab",
+            "up",
+            "--file",
+            topology,
+            "--subnet",
+            &subnet,
+            "--control",
+            &url,
+            "--logs",
+            logs.to_str().unwrap(),
+        ];
         arguments.extend(lab_arguments);
         let mut command = aftershock(&arguments);
         let lab = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
