@@ -3,6 +3,9 @@
 //! Everything that may change what is due (a message, a word of the controller, a deadline) goes through [`Hub`], which
 //! passes on what comes out: resumed messages to their links, spans to the exporter, answers to the controller.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
