@@ -63,6 +63,7 @@ impl Link {
                     Line::Kept(index) => encoder.relay(list, *index, block),
                     Line::Set(index) => {
                         if let Edit::Set(name, value) = &edits[*index] {
+                            let name = head::line_name(list, name);
                             encoder.field(name.as_bytes(), value.as_bytes(), Indexing::Never, block);
                         }
                     }

@@ -125,6 +125,13 @@ pub(crate) struct Edited {
     pub(crate) oversized: bool,
 }
 
+/// The name of the line of `list` that an edit of `name` means: the host of a request stands in `:authority` (§8.3.1).
+pub(crate) fn line_name(list: &HeaderList, name: &'static str) -> &'static str {
+    let has_authority =
+        || list.iter().take_while(|(name, _)| name.starts_with(b":")).any(|(name, _)| name == b":authority");
+    if name == "host" && has_authority() { ":authority" } else { name }
+}
+
 /// Apply `edits` to `list` in order. What would lift the list above `limit` (SETTINGS_MAX_HEADER_LIST_SIZE of the
 /// receiver) is left out; a list that is above it anyway passes as it is.
 pub(crate) fn edit(list: &HeaderList, edits: &Edits, limit: Option<u32>) -> Edited {
@@ -133,8 +140,8 @@ pub(crate) fn edit(list: &HeaderList, edits: &Edits, limit: Option<u32>) -> Edit
     let line_of = |line: &Line| match line {
         Line::Kept(index) => list.get(*index),
         Line::Set(index) => match &edits[*index] {
-            Edit::Set(name, value) => (name.as_bytes(), value.as_bytes()),
-            Edit::Remove(name) => (name.as_bytes(), &[][..]),
+            Edit::Set(name, value) => (line_name(list, name).as_bytes(), value.as_bytes()),
+            Edit::Remove(name) => (line_name(list, name).as_bytes(), &[][..]),
         },
     };
     let cost = |line: &Line| {
@@ -143,7 +150,7 @@ pub(crate) fn edit(list: &HeaderList, edits: &Edits, limit: Option<u32>) -> Edit
     };
     for (index, edit) in edits.iter().enumerate() {
         let name = match edit {
-            Edit::Set(name, _) | Edit::Remove(name) => name.as_bytes(),
+            Edit::Set(name, _) | Edit::Remove(name) => line_name(list, name).as_bytes(),
         };
         let is_named = |line: &Line| line_of(line).0.eq_ignore_ascii_case(name);
         let freed: usize = edited.lines.iter().filter(|line| is_named(line)).map(cost).sum();
@@ -290,6 +297,23 @@ mod tests {
             let edits: Edits = edits.into_iter().map(|(n, v)| v.map_or(Edit::Remove(n), |v| Edit::Set(n, v))).collect();
             let edited = edit(&headers, &edits, None);
             prop_assert_eq!(lines(&headers, &edits, &edited), reference(&fields, &edits));
+        }
+    }
+
+    #[test]
+    fn the_host_of_a_request_is_its_authority_where_it_has_one() {
+        let edits: Edits = smallvec![Edit::Set("host", "there".to_owned())];
+        for (given, expected) in [(":authority", ":authority"), ("host", "host"), ("x-other", "host")] {
+            let mut fields = vec![(":method", "GET"), (given, "here"), ("accept", "*/*")];
+            if given == "x-other" {
+                fields.swap(1, 2);
+            }
+            let headers = list(&fields);
+            let edited = edit(&headers, &edits, None);
+            let at = edited.lines.iter().position(|line| matches!(line, Line::Set(_))).unwrap();
+            assert_eq!(at, if given == "x-other" { 3 } else { 1 }, "in its place");
+            assert_eq!(edited.lines.len(), if given == "x-other" { 4 } else { 3 });
+            assert_eq!(line_name(&headers, "host"), expected);
         }
     }
 
