@@ -145,6 +145,7 @@ impl Hub {
     /// A registered sidecar said something. False if it said what only an unregistered one may.
     pub(crate) fn hear(&self, observer: ObserverId, connection: u64, message: FromSidecar) -> bool {
         self.change(|state| {
+            let asked = state.flushes;
             let Some(connected) = state.registry.get_mut(observer).filter(|known| known.is(connection)) else {
                 return true;
             };
@@ -155,11 +156,13 @@ impl Hub {
                     connected.counters = counters;
                     connected.reports += 1;
                 }
-                FromSidecar::Flushed { id, exported: _, lost, lost_of } => {
+                // An answer to what was never asked proves nothing.
+                FromSidecar::Flushed { id, exported: _, lost, lost_of } if id <= asked => {
                     connected.flushed = connected.flushed.max(id);
                     connected.lost = lost;
                     connected.lost_of = lost_of;
                 }
+                FromSidecar::Flushed { .. } => {}
                 FromSidecar::Armed { token } => with(state, token, |live| live.armed(observer, unassociated)),
                 FromSidecar::NotArmed { token, reason } => with(state, token, |live| live.not_armed(observer, reason)),
                 FromSidecar::Disarmed { token } => with(state, token, |live| live.disarmed(observer)),

@@ -6,10 +6,13 @@
 
 mod ending;
 mod live;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use aftershock_core::duration::Interval;
 use aftershock_core::wire::{Arm, FromController};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -362,7 +365,7 @@ async fn keep(hub: Arc<Hub>, id: RoundId) {
             let Some(live) = state.rounds.get_mut(&id) else { return false };
             let silent = live.runner_deadline(hub.options.runner_lease).is_some_and(|at| at <= now);
             if silent {
-                let reason = format!("its runner said nothing for {} ms", hub.options.runner_lease.as_millis());
+                let reason = format!("its runner said nothing for {}", Interval(hub.options.runner_lease));
                 live.failures.push(Failure::Ended(reason));
                 live.phase = Phase::Ending;
                 return true;
