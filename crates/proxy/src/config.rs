@@ -325,6 +325,9 @@ impl Source<'_> {
         let mut seen = BTreeSet::new();
         let mut correlate = Vec::new();
         for name in names {
+            if correlate.len() == MAX_CORRELATE {
+                return Err(self.error(name, format!("expected at most {MAX_CORRELATE} header fields")));
+            }
             let lower = name.to_ascii_lowercase();
             let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
             if lower.is_empty() || lower.len() > 64 || !lower.bytes().all(token) {
@@ -370,6 +373,9 @@ impl Source<'_> {
 
 /// Longer than any application keeps a context for.
 const MAX_LINGER: Duration = Duration::from_secs(600);
+
+/// Each is looked for in every request.
+const MAX_CORRELATE: usize = 16;
 
 /// Fields with a meaning of their own.
 const OURS: [&str; 4] = ["tracestate", aftershock_core::hop::HEADER, "host", "content-length"];

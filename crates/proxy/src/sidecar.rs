@@ -12,8 +12,9 @@
 //! * A fault is only ever the effect of a rule of a live lease. When the lease ends, by disarming, by lapse or at the end
 //!   of the process, parked messages go on and dropped ones are closed.
 //! * A rule fires at most once in an execution and at most `max_injections` times in a round.
-//! * Each module hides one decision: `association` whose call it is, `execution` what is kept of it, `rules` when a rule
-//!   fires, `rounds` how long, `points` in which order, `parking` what waits, `record` what is told.
+//! * Each module hides one decision: `association` whose call it is, `identity` what is made of that, `execution` what
+//!   is kept of it, `rules` when a rule fires, `rounds` how long, `points` in which order, `parking` what waits, `record`
+//!   what is told.
 
 mod activity;
 mod association;
@@ -22,6 +23,7 @@ mod counters;
 mod execution;
 mod fault;
 mod header;
+mod identity;
 mod parking;
 mod peers;
 mod points;
@@ -181,6 +183,7 @@ impl Sidecar {
                     self.activity.follow(*token);
                 }
                 self.rounds.set_late(late);
+                self.activity.retain(|token| self.rounds.takes(token));
             }
             FromController::Registry(registry) => self.callees = peers::callees(&self.config, &registry),
             FromController::Arm(arm) => self.arm(arm, now),

@@ -32,6 +32,11 @@ impl Activity {
         self.0.remove(&token);
     }
 
+    /// Only these rounds are still known.
+    pub(crate) fn retain(&mut self, known: impl Fn(Token) -> bool) {
+        self.0.retain(|token, _| known(*token));
+    }
+
     /// A call began.
     pub(crate) fn begun(&mut self, token: Token) {
         if let Some(watch) = self.0.get_mut(&token) {

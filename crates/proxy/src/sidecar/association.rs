@@ -63,6 +63,8 @@ impl Carriers {
             fitting.next().filter(|_| fitting.next().is_none())
         };
         let (parent, step) = match self.open {
+            // Only calls that went out carry it: their execution is known, the call above them is not.
+            0 if self.parents.is_empty() => (None, Association::Ambiguous),
             0 => (only(false), Association::Detached),
             1 => (only(true), Association::Correlated),
             _ => (None, Association::Ambiguous),

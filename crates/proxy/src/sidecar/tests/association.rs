@@ -355,6 +355,39 @@ fn a_correlation_id_that_an_unassociated_call_carries_says_nothing() {
 }
 
 #[test]
+fn a_correlation_id_that_only_outbound_calls_carry_names_their_execution() {
+    let mut net = uber();
+    let seen = net.come_in("front", Request::http("POST", "/buy").with("traceparent", TRACE)).1.through();
+    // The application has an id of its own for what it sends, and hands the trace on only sometimes.
+    let first = Request::grpc(CHARGE).within(&seen).with("uber-trace-id", "77:1:0:1");
+    net.go_out("front", "payment", first).1.through();
+    let second = Request::grpc(CHARGE).with("uber-trace-id", "77:2:0:1");
+    let sent = net.go_out("front", "payment", second).1.through();
+    assert_eq!(sent.member().unwrap().execution, seen.member().unwrap().execution);
+    assert_eq!(net.associated("front", Association::Ambiguous), 1);
+}
+
+#[test]
+fn a_hop_that_begins_another_trace_does_not_make_members_stale() {
+    let mut net = shop();
+    let seen = entry(&mut net);
+    let mut sent = net.go_out("front", "checkout", Request::http("POST", "/order").within(&seen)).1.through();
+    for (name, value) in &mut sent.lines {
+        if name == "traceparent" {
+            *value = OTHER_TRACE.to_owned();
+        }
+    }
+    let (into, passage) = net.come_in("checkout", sent.clone());
+    let order = passage.through();
+    let (arrived, given) = (sent.member().unwrap(), order.member().unwrap());
+    assert_eq!((given.call, given.check), (arrived.call, 0x1111_dead));
+    let call = net.call("checkout", "payment", Request::grpc(CHARGE).within(&order));
+    assert_eq!(call.seen.member().unwrap().execution, arrived.execution);
+    assert_eq!(net.associated("checkout", Association::Exact), 1);
+    assert!(net.response(&into, Response::http(200)).through().has_hop());
+}
+
+#[test]
 fn a_stale_member_steps_down_to_the_correlation_id() {
     let mut net = uber();
     let request = tagged(Request::http("POST", "/buy")).with("uber-trace-id", SPAN).with("traceparent", TRACE);

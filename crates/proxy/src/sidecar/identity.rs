@@ -1,0 +1,327 @@
+//! From a request as it arrived to a call: which execution, which parent, what is edited, what may be missing.
+//!
+//! The ladders of `association` say where a request belongs; here ids are minted, the edits are made that put the result
+//! into the request, and the execution's state is entered.
+
+use aftershock_core::evidence::{GapKind, Knowledge};
+use aftershock_core::id::{CallId, ExecutionId, Token};
+use aftershock_core::name::Service;
+use aftershock_core::plan::Side;
+use aftershock_core::span::Association;
+use aftershock_core::w3c::{self, Member, TraceParent};
+use smallvec::SmallVec;
+
+use super::Sidecar;
+use super::association::{self, Inbound, Ladder, Outbound};
+use super::call::HopSent;
+use super::counters::Ignored;
+use super::execution::Key;
+use super::header::{Arriving, Correlation, TRACEPARENT};
+use super::rules::Witness;
+use crate::exchange::{Edit, Edits, RequestHead};
+
+/// What the ladders found out about a request.
+pub(super) struct Identity {
+    pub(super) key: Option<Key>,
+    pub(super) id: CallId,
+    pub(super) parent: Option<CallId>,
+    pub(super) caller: Option<Service>,
+    pub(super) association: Association,
+    pub(super) trace_id: u128,
+    pub(super) member: Option<Member>,
+    pub(super) hop: HopSent,
+    pub(super) witness: Witness,
+    pub(super) gaps: SmallVec<[GapKind; 2]>,
+    pub(super) brought: Option<Knowledge>,
+    pub(super) edits: Edits,
+}
+
+/// What a request is to this sidecar.
+pub(super) enum Identified {
+    /// A call, associated or not.
+    Call(Box<Identity>),
+    /// None of its business: it passes, with these edits.
+    Passes(Edits),
+}
+
+impl Sidecar {
+    /// The execution of a call that begins: its state, what came with the message, what may be missing.
+    pub(super) fn enter(&mut self, key: Key, side: Side, identity: &mut Identity) {
+        if !key.token.is_zero() && !self.rounds.is_live(key.token) {
+            self.counters.ignored(Ignored::TokenUnknown);
+            identity.gaps.push(GapKind::Number);
+        }
+        let born = self.executions.next_born();
+        let (execution, evicted) = self.executions.enter(key);
+        if execution.trace_id == 0 {
+            execution.trace_id = identity.trace_id;
+        }
+        if side == Side::Callee {
+            execution.saw(identity.id);
+        }
+        if let Some(knowledge) = &identity.brought {
+            execution.merge(knowledge);
+        }
+        if evicted {
+            self.evicted(key.token, born);
+        } else if self.rounds.get(key.token).is_some_and(|round| round.until.is_some()) {
+            identity.gaps.push(GapKind::Number);
+        }
+        for kind in &identity.gaps {
+            self.set_gap(key, *kind);
+        }
+    }
+
+    /// An execution of `token` was forgotten: what comes later may belong to it.
+    fn evicted(&mut self, token: Token, born: u64) {
+        if let Some(round) = self.rounds.get_mut(token)
+            && round.until.is_none()
+        {
+            tracing::warn!(
+                "too many executions of one round: the oldest are forgotten, rules no longer act on new ones"
+            );
+            round.until = Some(born);
+        }
+        for key in self.executions.of(token) {
+            self.set_gap(key, GapKind::Number);
+        }
+    }
+
+    pub(super) fn identify_inbound(&mut self, arriving: &Arriving<'_>, probe: bool) -> Identified {
+        let mut edits = Edits::new();
+        let (executions, calls, rounds) = (&self.executions, &self.calls, &self.rounds);
+        let seen = |key: Key, call: CallId| {
+            calls.came_in(call) || executions.get(key).is_some_and(|execution| execution.has_seen(call))
+        };
+        let found = association::inbound(arriving, &self.keys, seen, |token| rounds.takes(token), &mut self.counters);
+        // A newer sidecar's header goes on as it came; whoever reads it knows what to do with it.
+        if !matches!(found, Inbound::Relayed { newer: true, .. }) {
+            arriving.remove_hop(&mut edits);
+        }
+        let identity = match found {
+            Inbound::Tagged { member, hop } => {
+                let check = arriving.check();
+                if check != member.check {
+                    // A hop between the sidecars began another trace, which is the one that the application hands on.
+                    arriving.set_member(&Member { check, ..member }, &mut edits);
+                }
+                Identity {
+                    key: Some(Key::of(&member)),
+                    id: member.call,
+                    parent: None,
+                    caller: hop.caller,
+                    association: Association::Exact,
+                    trace_id: arriving.trace_id(),
+                    member: Some(member),
+                    hop: HopSent::Evidence,
+                    witness: Witness::Absent,
+                    gaps: SmallVec::new(),
+                    brought: Some(hop.knowledge),
+                    edits,
+                }
+            }
+            // A probe without a valid tag begins nothing.
+            _ if probe => {
+                arriving.remove_member(&mut edits);
+                return Identified::Passes(edits);
+            }
+            Inbound::Marked => Identity {
+                key: None,
+                id: self.draw_call(),
+                parent: None,
+                caller: None,
+                association: Association::Unassociated,
+                trace_id: arriving.trace_id(),
+                member: None,
+                hop: HopSent::Nothing,
+                witness: Witness::Absent,
+                gaps: SmallVec::new(),
+                brought: None,
+                edits,
+            },
+            Inbound::Relayed { member, newer } => {
+                let call = self.draw_call();
+                let own = Member { call, check: arriving.check(), ..member };
+                arriving.set_member(&own, &mut edits);
+                self.counters.associated(Association::Relayed);
+                Identity {
+                    key: Some(Key::of(&member)),
+                    id: call,
+                    parent: Some(member.call),
+                    caller: None,
+                    association: Association::Relayed,
+                    trace_id: arriving.trace_id(),
+                    member: Some(own),
+                    hop: HopSent::Nothing,
+                    witness: Witness::Absent,
+                    gaps: [GapKind::Evidence].into_iter().chain(newer.then_some(GapKind::Number)).collect(),
+                    brought: None,
+                    edits,
+                }
+            }
+            Inbound::Entry { token, execution } => self.entry(arriving, token, execution, edits),
+        };
+        let correlations = self.correlations_after(arriving, &identity.edits);
+        self.calls.begin_inbound(identity.id, identity.key, correlations);
+        Identified::Call(Box::new(identity))
+    }
+
+    /// The correlation ids that the application sees: those that came, or those put in their place.
+    fn correlations_after(&self, arriving: &Arriving<'_>, edits: &Edits) -> SmallVec<[Correlation; 1]> {
+        let mut correlations = arriving.correlations.clone();
+        for edit in edits {
+            let Edit::Set(name, value) = edit else { continue };
+            let Some(index) = self.config.correlate.iter().position(|known| known == name) else { continue };
+            correlations.retain(|(at, _)| usize::from(*at) != index);
+            if let Some(id) = w3c::correlation(name, value) {
+                correlations.push((index as u8, id.into_boxed_str()));
+            }
+        }
+        correlations
+    }
+
+    /// An execution begins. Under a token the application gets what it needs to hand on: a trace context, and the
+    /// correlation ids it is known for.
+    fn entry(&mut self, arriving: &Arriving<'_>, token: Token, execution: ExecutionId, mut edits: Edits) -> Identity {
+        let execution = if execution.is_zero() { ExecutionId(self.draw()) } else { execution };
+        let constant = self.rounds.get(token).is_some_and(|round| round.constant_context);
+        let mut trace_id = arriving.trace_id();
+        if constant || (trace_id == 0 && (!token.is_zero() || self.records(token))) {
+            trace_id = self.mint_traceparent(0, &mut edits);
+        }
+        if !token.is_zero() {
+            for (index, name) in self.config.correlate.clone().into_iter().enumerate() {
+                let came = arriving.correlations.iter().any(|(at, _)| usize::from(*at) == index);
+                if name != TRACEPARENT && (constant || !came) {
+                    let span = self.draw();
+                    edits.push(Edit::Set(name, w3c::mint(name, trace_id, span)));
+                }
+            }
+        }
+        let call = self.draw_call();
+        let member = Member { execution, call, token, check: trace_id as u32 };
+        arriving.set_member(&member, &mut edits);
+        self.counters.associated(Association::Exact);
+        Identity {
+            key: Some(Key::of(&member)),
+            id: call,
+            parent: None,
+            caller: None,
+            association: Association::Exact,
+            trace_id,
+            member: Some(member),
+            hop: HopSent::Nothing,
+            witness: Witness::Absent,
+            gaps: SmallVec::new(),
+            brought: None,
+            edits,
+        }
+    }
+
+    /// A `traceparent` of the trace `trace`, or of a new one for 0. Returns its trace id.
+    fn mint_traceparent(&mut self, trace: u128, edits: &mut Edits) -> u128 {
+        let trace_id = match trace {
+            0 => u128::from(self.draw()) << 64 | u128::from(self.draw()),
+            trace => trace,
+        };
+        let parent = TraceParent { version: 0, trace_id, parent_id: self.draw(), flags: 1 };
+        edits.push(Edit::Set(TRACEPARENT, parent.to_string()));
+        trace_id
+    }
+
+    pub(super) fn identify_outbound(
+        &mut self,
+        arriving: &Arriving<'_>,
+        head: &RequestHead<'_>,
+        index: usize,
+        probe: bool,
+    ) -> Identified {
+        let mut edits = Edits::new();
+        arriving.remove_hop(&mut edits);
+        let (registered, relay) = (self.callees[index].registered, self.callees[index].relay);
+        if probe {
+            arriving.remove_member(&mut edits);
+            return Identified::Passes(edits);
+        }
+        let ladder = Ladder { accept_relayed: self.config.accept_relayed };
+        let rounds = &self.rounds;
+        let found =
+            association::outbound(arriving, &self.calls, ladder, |token| rounds.takes(token), &mut self.counters);
+        let (key, parent, step) = match found {
+            Outbound::Client => return Identified::Passes(edits),
+            Outbound::Unassociated => {
+                return Identified::Call(Box::new(self.unassociated(arriving, head, index, edits)));
+            }
+            Outbound::Of { key, parent, step } => (key, parent, step),
+        };
+        self.counters.associated(step);
+        let call = self.draw_call();
+        let goes = registered || relay;
+        let mut trace_id = arriving.trace_id();
+        if trace_id == 0 && goes && (!key.token.is_zero() || self.records(key.token)) {
+            let known = self.executions.get(key).map_or(0, |execution| execution.trace_id);
+            trace_id = self.mint_traceparent(known, &mut edits);
+        }
+        let member = Member { execution: key.execution, call, token: key.token, check: trace_id as u32 };
+        let mut gaps = SmallVec::new();
+        if goes {
+            arriving.set_member(&member, &mut edits);
+        } else {
+            arriving.remove_member(&mut edits);
+        }
+        if (relay && !registered) || step == Association::Relayed {
+            gaps.push(GapKind::Evidence);
+        }
+        if matches!(step, Association::Exact | Association::Detached) {
+            self.calls.begin_outbound(call, key, arriving.correlations.clone());
+        }
+        Identified::Call(Box::new(Identity {
+            key: Some(key),
+            id: call,
+            parent,
+            caller: Some(self.config.service.clone()),
+            association: step,
+            trace_id,
+            member: goes.then_some(member),
+            hop: if registered { HopSent::Evidence } else { HopSent::Nothing },
+            witness: if registered { Witness::Callee(None) } else { Witness::Absent },
+            gaps,
+            brought: None,
+            edits,
+        }))
+    }
+
+    /// A call of no execution that is known: forwarded, marked for a callee with a sidecar. Where a rule speaks of such
+    /// calls, its rounds can no longer be sure of their numbers.
+    fn unassociated(
+        &mut self,
+        arriving: &Arriving<'_>,
+        head: &RequestHead<'_>,
+        index: usize,
+        edits: Edits,
+    ) -> Identity {
+        let mut edits = edits;
+        arriving.remove_member(&mut edits);
+        self.counters.associated(Association::Unassociated);
+        let api = self.callees[index].api(head);
+        for token in self.rounds.minding(&api) {
+            for key in self.executions.of(token) {
+                self.set_gap(key, GapKind::Number);
+            }
+        }
+        Identity {
+            key: None,
+            id: self.draw_call(),
+            parent: None,
+            caller: Some(self.config.service.clone()),
+            association: Association::Unassociated,
+            trace_id: arriving.trace_id(),
+            member: None,
+            hop: if self.callees[index].registered { HopSent::Mark } else { HopSent::Nothing },
+            witness: Witness::Absent,
+            gaps: SmallVec::new(),
+            brought: None,
+            edits,
+        }
+    }
+}
