@@ -344,7 +344,9 @@ impl Net {
             change(&mut arm);
             let token = arm.token;
             self.tell(&service, FromController::Arm(arm));
-            assert!(self.said(&service).contains(&FromSidecar::Armed { token }), "{service} did not arm");
+            let said = self.sidecar(&service).take_control();
+            assert!(said.contains(&FromSidecar::Armed { token }), "{service} did not arm");
+            self.node(&service).said.extend(said.into_iter().filter(|word| *word != FromSidecar::Armed { token }));
         }
     }
 
@@ -405,6 +407,15 @@ impl Net {
 
     pub(crate) fn associated(&mut self, service: &str, step: Association) -> u64 {
         self.sidecar(service).counters.report().associations.get(&step).copied().unwrap_or(0)
+    }
+
+    /// The exchanges of a service with a parked message.
+    pub(crate) fn parked(&mut self, service: &str) -> Vec<Leg> {
+        let exchanges = &self.node(service).sidecar.exchanges;
+        let parked = exchanges
+            .iter()
+            .filter(|(_, exchange)| exchange.call.as_deref().is_some_and(|call| call.stage.is_parked()));
+        parked.map(|(id, _)| Leg { service: service.to_owned(), link: id.link, stream: id.stream }).collect()
     }
 
     fn at(&mut self, leg: &Leg, mut what: impl FnMut(&mut dyn Interceptor)) {

@@ -5,4 +5,5 @@ mod faults;
 mod gaps;
 mod hold;
 mod leases;
+mod monkey;
 mod random;
