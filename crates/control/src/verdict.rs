@@ -143,7 +143,7 @@ impl<'a> Hit<'a> {
 fn judge_fault(facts: &RoundFacts<'_>, index: usize) -> FaultVerdict {
     let tfic = &facts.plan.faults[index];
     let rules = facts.rules.iter().filter(|rule| rule.index == index).collect();
-    let armed = Armed { index, tfic, rules, plan_rules: facts.rules };
+    let armed = Armed { index, tfic, rules, sidecars: facts.armed, plan_rules: facts.rules };
     let hits = hits(facts, &armed);
     let said: BTreeSet<&Fired> = facts.fired.iter().collect();
     let unrecorded: Vec<&Fired> = said

@@ -1,8 +1,9 @@
 //! Which messages of an execution were passes of a target, and which of them a rule judged (design §2, §3.4).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aftershock_core::id::{CallId, ObserverId};
+use aftershock_core::name::Service;
 use aftershock_core::plan::{Occurrence, Phase, Rule, Side, Tfic};
 use aftershock_core::span::{Association, CallSpan, Injection, Pass, PassedBy};
 use aftershock_core::trace::{Call, Trace};
@@ -18,6 +19,8 @@ pub(super) struct Armed<'a> {
     pub(super) tfic: &'a Tfic,
     /// Its rules: one, or one for each service whose sidecar acts.
     pub(super) rules: Vec<&'a Rule>,
+    /// The sidecars that acknowledged the rules.
+    pub(super) sidecars: &'a BTreeMap<ObserverId, Service>,
     /// Every rule of the plan: what another fault did to a message tells whether there was one.
     pub(super) plan_rules: &'a [Rule],
 }
@@ -143,6 +146,9 @@ impl<'a> Armed<'a> {
             }
             let place = self.place(sighting.span);
             let reason = match sighting.pass {
+                None if self.sidecars.contains_key(&sighting.span.observer) => {
+                    format!("no rule looked at {place}, although the instance was armed")
+                }
                 None => format!("no rule looked at {place}: the instance was not armed"),
                 Some(pass) => match (&pass.passed_by, self.tfic.target.k) {
                     (Some(PassedBy::GuardUnknown(_)), _) => {

@@ -82,16 +82,14 @@ fn number(
     if !one_instance || sightings.iter().any(unnumbered) {
         return None;
     }
-    let others = || sightings.iter().filter(|other| other.call.id != hit.call.id);
-    // Messages numbered between two events of this sidecar have the same clock: the record does not order them.
-    let before = others().filter(|other| other.at < hit.at).count();
-    let until = others().filter(|other| other.at <= hit.at).count();
-    let earlier = k as usize - 1;
-    if before <= earlier && earlier <= until {
-        return None;
-    }
-    let found = if before == until { format!("{before}") } else { format!("{before} to {until}") };
-    Some(format!("it acted on pass {k} by its sidecar's count, but {found} came before it there"))
+    // Messages numbered between two events of this sidecar have the same clock: only its own numbers order them.
+    let is_earlier = |other: &&Sighting<'_>| {
+        let numbered_before = || other.pass.is_some_and(|pass| pass.k < injection.k);
+        other.call.id != hit.call.id && (other.at < hit.at || (other.at == hit.at && numbered_before()))
+    };
+    let earlier = sightings.iter().filter(is_earlier).count() as u64;
+    (earlier != u64::from(k) - 1)
+        .then(|| format!("it acted on pass {k} by its sidecar's count, but {earlier} came before it there"))
 }
 
 /// The target's own event at its caller, which an arbiter counts if there are several instances.
