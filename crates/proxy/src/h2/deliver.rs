@@ -9,6 +9,9 @@ use super::{DRAIN_LIMIT, Drain, Link};
 use crate::exchange::{Closed, Edit, Edits, Interceptor, Part as Stamped, Refusal, StreamId};
 use crate::hpack::{HeaderList, Indexing};
 
+/// Responses that are drained at once; the oldest is cancelled for one more.
+const DRAINS: usize = 256;
+
 impl Link {
     /// Write a header block as it is.
     pub(super) fn put_list(&mut self, way: Way, wire: u32, list: &HeaderList, end: bool) {
@@ -166,6 +169,9 @@ impl Link {
     /// Throw away what is kept; its octets are no debt.
     pub(super) fn discard(&mut self, way: Way, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
+            if !stream.queue(way).listed {
+                return;
+            }
             let weight = stream.queue(way).weight();
             stream.queue(way).clear();
             self.released(way, weight);
@@ -406,6 +412,12 @@ impl Link {
             // Octets that were kept took stream credit with them; the drain starts with what the upstream has left.
             let increment = stream.down.grant(0);
             self.ids.close(drain.upstream);
+            if self.drains.len() == DRAINS
+                && let Some(oldest) = self.drains.pop_front()
+            {
+                self.up_open -= 1;
+                frame::put_reset(self.sink(Way::Up), oldest.upstream, code::CANCEL);
+            }
             self.drains.push_back(drain);
             if increment > 0 {
                 frame::put_window_update(self.sink(Way::Up), drain.upstream, increment);

@@ -624,7 +624,7 @@ fn conversation(seed: u64) -> Tally {
 #[test]
 fn random_conversations_keep_windows_tables_identifiers_and_bodies() {
     let mut tally = Tally::new();
-    for seed in 0..300 {
+    for seed in 0..150 {
         for (what, times) in conversation(seed) {
             *tally.entry(what).or_default() += times;
         }
@@ -632,7 +632,7 @@ fn random_conversations_keep_windows_tables_identifiers_and_bodies() {
     // Three points times six verdicts, two refusals, four ends, and messages that were compared.
     assert_eq!(tally.len(), 18 + 2 + 4 + 2, "{tally:#?}");
     for (what, times) in &tally {
-        assert!(*times >= 50, "{what} happened {times} times only: {tally:#?}");
+        assert!(*times >= 30, "{what} happened {times} times only: {tally:#?}");
     }
 }
 
@@ -664,7 +664,7 @@ fn noise(dice: &mut Dice, encoder: &mut Encoder) -> Vec<u8> {
 
 #[test]
 fn random_frames_from_both_sides_never_panic_leak_or_close_twice() {
-    for seed in 0..3000 {
+    for seed in 0..1500 {
         let mut dice = Dice::new(seed);
         let mut link = Link::new();
         let mut fate = Random {

@@ -57,6 +57,20 @@ fn trap_1_a_goaway_is_mapped_and_refuses_what_was_not_processed() {
 }
 
 #[test]
+fn trap_1_a_goaway_does_not_disown_what_was_dropped_here() {
+    let mut net = Net::new();
+    net.script.request.insert(3, Verdict::Act(Act::Drop));
+    for stream in [1, 3] {
+        net.request(stream, true, "/");
+    }
+    net.up(&goaway(1, 0));
+    assert_eq!(net.seen_app(), ["GOAWAY 3 0"], "the application must not take the dropped call for unprocessed");
+    net.up(&goaway(0, 0));
+    assert_eq!(net.seen_app(), ["GOAWAY 3 0", "RST 1 7"]);
+    assert_eq!(net.decisions().last().unwrap(), "closed 1 ByUpstream");
+}
+
+#[test]
 fn trap_1_a_parked_request_below_the_goaway_is_refused_explicitly() {
     let mut net = Net::new();
     net.script.request.insert(1, Verdict::Park);
@@ -259,6 +273,21 @@ fn trap_3_discarded_uploads_and_responses_give_the_connection_window_back() {
 }
 
 #[test]
+fn trap_3_a_replaced_response_that_used_up_its_window_is_still_drained() {
+    let mut net = Net::with_settings(&[(4, 30_000)], &[]);
+    net.script.response.insert(1, Verdict::Park);
+    net.request(1, true, "/");
+    net.up_headers(1, false, OK);
+    net.up(&body(1, false, 30_000));
+    net.seen_up();
+    net.resume(1, Resume::Act(unavailable()));
+    assert_eq!(net.seen_up(), ["WINDOW 1 30000"], "or the upstream would never come to its end");
+    net.up(&body(1, true, 30_000));
+    assert_eq!(net.seen_up()[0], "WINDOW 0 16384");
+    assert_eq!(net.seen_app().len(), 1);
+}
+
+#[test]
 fn trap_4_frames_for_streams_the_upstream_never_sees_are_consumed() {
     let mut net = Net::new();
     net.script.request.insert(1, Verdict::Act(Act::Reset { code: 2 }));
@@ -384,6 +413,24 @@ fn trap_6_table_sizes_are_clamped_and_changes_announced() {
     net.up_headers(3, true, &[(":status", "200"), ("x", "after")]);
     let out = net.link.output().to_app.clone();
     assert_eq!(out[9 + 9], 0x20, "a size update to 0 starts the block: {out:02x?}");
+    net.seen_app();
+    // Lowered and raised at once, both are announced.
+    net.app(&settings(&[(1, 0), (1, 300)]));
+    net.up(&ack());
+    net.seen_app();
+    net.request(5, true, "/");
+    net.up_encoder.resize(300);
+    net.up_headers(5, true, &[(":status", "200"), ("x", "after")]);
+    let out = net.link.output().to_app.clone();
+    assert_eq!(out[9..13], [0x20, 0x3f, 0x8d, 0x02]);
+    net.app(&settings(&[(1, 0), (1, 200)]));
+    net.up(&ack());
+    net.seen_app();
+    net.request(7, true, "/");
+    net.up_encoder.resize(200);
+    net.up_headers(7, true, OK);
+    let out = net.link.output().to_app.clone();
+    assert_eq!(out[9..13], [0x20, 0x3f, 0xa9, 0x01]);
     net.seen_app();
     // An encoder that sets a larger table than it may is a compression error.
     net.up(&frame_of(1, 5, 3, &[0x3f, 0xe1, 0x1f, 0x88]));
