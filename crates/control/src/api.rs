@@ -325,6 +325,6 @@ pub struct Disarmed {
 /// Any answer that is not 2xx.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiError {
-    /// What was wrong, as a sentence that completes "failed to …".
+    /// What was wrong: in lower case, to stand behind `failed to …: `.
     pub error: String,
 }

@@ -42,20 +42,20 @@ const MAX_NAME: usize = 512;
 /// Why a request about a round fails.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RoundError {
-    #[error("find round {}: there is none", .0.0)]
+    #[error("there is no round {}", .0.0)]
     Unknown(RoundId),
-    #[error("arm the round: {0}")]
+    #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("arm the round: expected a {what} of 1 to {MAX_NAME} bytes, found {length}")]
+    #[error("expected a {what} of 1 to {MAX_NAME} bytes, found {length}")]
     Name { what: &'static str, length: usize },
-    #[error("arm the round: {MAX_LIVE} rounds are armed already")]
+    #[error("{MAX_LIVE} rounds are armed already")]
     TooMany,
-    #[error("arm the round: the controller is stopping")]
+    #[error("the controller is stopping")]
     Stopping,
-    #[error("arm the round: {0}")]
+    #[error("{0}")]
     Arming(String),
-    #[error("{verb} round {}: {problem}", .id.0)]
-    Phase { verb: &'static str, id: RoundId, problem: String },
+    #[error("round {} {problem}", .id.0)]
+    Phase { id: RoundId, problem: String },
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -187,7 +187,7 @@ impl Hub {
             Some(live) if live.phase != Phase::Ending => return Ok(()),
             _ => {}
         }
-        Err(self.ended("renew", id).await?)
+        Err(self.ended(id).await?)
     }
 
     /// `POST /v1/rounds/{id}/settle`.
@@ -226,7 +226,7 @@ impl Hub {
                 }
             }
         }
-        Err(self.ended("settle", id).await?)
+        Err(self.ended(id).await?)
     }
 
     /// `POST /v1/rounds/{id}/finish`. Of a round that has ended otherwise, what came of it.
@@ -236,7 +236,7 @@ impl Hub {
         let ours = self.change(|state| {
             let live = state.rounds.get_mut(&id)?;
             if live.phase == Phase::Arming {
-                return Some(Err(RoundError::Phase { verb: "finish", id, problem: "it is not armed yet".to_owned() }));
+                return Some(Err(RoundError::Phase { id, problem: "is not armed yet".to_owned() }));
             }
             if live.phase == Phase::Ending {
                 return Some(Ok(false));
@@ -257,7 +257,7 @@ impl Hub {
         }
         match self.store.round(id).await?.ok_or(RoundError::Unknown(id))? {
             RoundRecord { finished: Some(finished), .. } => Ok(finished),
-            record => Err(RoundError::Phase { verb: "finish", id, problem: why_ended(record) }),
+            record => Err(RoundError::Phase { id, problem: why_ended(record) }),
         }
     }
 
@@ -267,7 +267,7 @@ impl Hub {
             return Ok(());
         }
         self.store.round(id).await?.ok_or(RoundError::Unknown(id))?;
-        Err(RoundError::Phase { verb: "conclude", id, problem: "it is not finished".to_owned() })
+        Err(RoundError::Phase { id, problem: "is not finished".to_owned() })
     }
 
     /// `POST /v1/disarm`: end every round, for this reason.
@@ -312,24 +312,24 @@ impl Hub {
     }
 
     /// Why something cannot be done with a round that has ended or never was.
-    async fn ended(&self, verb: &'static str, id: RoundId) -> Result<RoundError, RoundError> {
+    async fn ended(&self, id: RoundId) -> Result<RoundError, RoundError> {
         let ending = self.look().rounds.get(&id).map(|live| match live.failures.first() {
-            Some(failure) => failure.to_string(),
-            None => "it is being finished".to_owned(),
+            Some(failure) => format!("is ending: {failure}"),
+            None => "is being finished".to_owned(),
         });
         let problem = match ending {
             Some(reason) => reason,
             None => why_ended(self.store.round(id).await?.ok_or(RoundError::Unknown(id))?),
         };
-        Ok(RoundError::Phase { verb, id, problem })
+        Ok(RoundError::Phase { id, problem })
     }
 }
 
 fn why_ended(record: RoundRecord) -> String {
     let reasons = record.finished.into_iter().flat_map(|finished| finished.reasons);
     match record.ended_early.into_iter().chain(reasons).next() {
-        Some(reason) => format!("it has ended: {reason}"),
-        None => "it has ended".to_owned(),
+        Some(reason) => format!("has ended: {reason}"),
+        None => "has ended".to_owned(),
     }
 }
 

@@ -206,11 +206,11 @@ fn router(hub: Arc<Hub>) -> Router {
     api.merge(collector)
         .fallback(|request: Request| async move {
             let path: String = request.uri().path().chars().take(200).collect();
-            Failed::new(StatusCode::NOT_FOUND, format!("find {path}: there is no such path"))
+            Failed::new(StatusCode::NOT_FOUND, format!("there is no path {path}"))
         })
         .method_not_allowed_fallback(|request: Request| async move {
             let path: String = request.uri().path().chars().take(200).collect();
-            let problem = format!("{} {path}: this path has other methods", request.method());
+            let problem = format!("{path} takes other methods than {}", request.method());
             Failed::new(StatusCode::METHOD_NOT_ALLOWED, problem)
         })
         .layer(middleware::from_fn(no_web_pages))
@@ -220,7 +220,7 @@ fn router(hub: Arc<Hub>) -> Router {
 /// A page in somebody's browser can send requests to loopback addresses, too.
 async fn no_web_pages(request: Request, next: Next) -> Response {
     if request.headers().contains_key(header::ORIGIN) {
-        let problem = "answer a web page: requests with an `origin` are refused".to_owned();
+        let problem = "requests of web pages (with an `origin`) are refused".to_owned();
         return Failed::new(StatusCode::FORBIDDEN, problem).into_response();
     }
     next.run(request).await
@@ -336,7 +336,7 @@ async fn collect(
     let named = |name: header::HeaderName| headers.get(name).map_or(Ok(""), http::HeaderValue::to_str).unwrap_or("?");
     let encoding = named(header::CONTENT_ENCODING);
     if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
-        let problem = format!("read spans: the content-encoding {encoding:?} is not supported, send them uncompressed");
+        let problem = format!("the content-encoding {encoding:?} is not supported, send spans uncompressed");
         return Err(Failed::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, problem));
     }
     let essence = named(header::CONTENT_TYPE).split(';').next().unwrap_or("").trim().to_ascii_lowercase();
@@ -344,8 +344,7 @@ async fn collect(
         otlp::PROTOBUF => false,
         otlp::JSON => true,
         other => {
-            let problem =
-                format!("read spans: expected content-type {} or {}, found {other:?}", otlp::PROTOBUF, otlp::JSON);
+            let problem = format!("expected content-type {} or {}, found {other:?}", otlp::PROTOBUF, otlp::JSON);
             return Err(Failed::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, problem));
         }
     };
@@ -355,7 +354,7 @@ async fn collect(
             OtlpError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             _ => StatusCode::BAD_REQUEST,
         };
-        Failed::new(status, format!("read spans: {error}"))
+        Failed::new(status, error.to_string())
     })?;
     let answer = hub.collect(decoded).await;
     Ok(if json {
@@ -372,7 +371,7 @@ async fn sidecar(State(hub): Shared, mut request: Request) -> Response {
         values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(token))
     };
     if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, UPGRADE_TOKEN) {
-        let problem = format!("connect a sidecar: expected `connection: upgrade` and `upgrade: {UPGRADE_TOKEN}`");
+        let problem = format!("expected `connection: upgrade` and `upgrade: {UPGRADE_TOKEN}`");
         let failed = Failed::new(StatusCode::UPGRADE_REQUIRED, problem);
         return ([(header::UPGRADE, UPGRADE_TOKEN), (header::CONNECTION, "upgrade")], failed).into_response();
     }

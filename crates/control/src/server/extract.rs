@@ -21,7 +21,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// `error` completes "failed to …".
+    /// `error` stands behind `failed to …: `.
     pub(super) fn new(status: StatusCode, error: String) -> Self {
         Failed { status, error }
     }
@@ -29,8 +29,8 @@ impl Failed {
     /// A body could not be read.
     pub(super) fn of_body(rejection: &BytesRejection, limit: usize) -> Self {
         let error = match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => format!("read the body: expected at most {limit} bytes"),
-            _ => format!("read the body: {rejection}"),
+            StatusCode::PAYLOAD_TOO_LARGE => format!("expected a body of at most {limit} bytes"),
+            _ => format!("the body could not be read: {rejection}"),
         };
         Failed { status: rejection.status(), error }
     }
@@ -57,7 +57,7 @@ impl From<RoundError> for Failed {
 
 impl From<StoreError> for Failed {
     fn from(error: StoreError) -> Self {
-        Failed { status: StatusCode::INTERNAL_SERVER_ERROR, error: format!("use the store: {error}") }
+        Failed { status: StatusCode::INTERNAL_SERVER_ERROR, error: error.to_string() }
     }
 }
 
@@ -70,14 +70,14 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Failed> {
         let media = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         if !media.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case("application/json") {
-            let error = format!("read the body: expected content-type application/json, found {media:?}");
+            let error = format!("expected content-type application/json, found {media:?}");
             return Err(Failed::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
         }
         let bytes = Bytes::from_request(request, state)
             .await
             .map_err(|rejection| Failed::of_body(&rejection, super::MAX_JSON))?;
         let value = serde_json::from_slice(&bytes)
-            .map_err(|error| Failed::new(StatusCode::BAD_REQUEST, format!("read the body: {error}")))?;
+            .map_err(|error| Failed::new(StatusCode::BAD_REQUEST, format!("the body is malformed: {error}")))?;
         Ok(Body(value))
     }
 }
@@ -94,7 +94,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
             Ok(number) => Ok(Id(RoundId(number))),
             Err(_) => {
                 let shown: String = text.chars().take(80).collect();
-                let error = format!("find a round: expected its number, found {shown:?}");
+                let error = format!("expected the number of a round, found {shown:?}");
                 Err(Failed::new(StatusCode::BAD_REQUEST, error))
             }
         }
@@ -110,9 +110,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failed> {
         match Query::<T>::from_request_parts(parts, state).await {
             Ok(Query(value)) => Ok(Parameters(value)),
-            Err(rejection) => {
-                Err(Failed::new(StatusCode::BAD_REQUEST, format!("read the parameters: {}", rejection.body_text())))
-            }
+            Err(rejection) => Err(Failed::new(
+                StatusCode::BAD_REQUEST,
+                format!("the parameters are malformed: {}", rejection.body_text()),
+            )),
         }
     }
 }

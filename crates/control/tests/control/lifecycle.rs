@@ -86,7 +86,7 @@ fn a_round_during_which_the_controller_died_is_inconclusive() {
         assert_eq!(record.ended_early.as_deref(), Some("the controller stopped during the round"));
         let path = format!("/v1/rounds/{}/finish", id.0);
         let error = api.post(&path, &serde_json::json!({"deadline": "1s"})).await.error(409);
-        assert_eq!(error, format!("finish round {}: it has ended: the controller stopped during the round", id.0));
+        assert_eq!(error, format!("round {} has ended: the controller stopped during the round", id.0));
     });
 }
 

@@ -64,7 +64,9 @@ pub(crate) struct Sidecar {
 
 /// Upgrade a connection; the bytes after the 101.
 pub(crate) async fn upgraded(api: Api) -> (BufReader<OwnedReadHalf>, OwnedWriteHalf) {
-    let (reader, mut writer) = TcpStream::connect(api.0).await.unwrap().into_split();
+    let stream = TcpStream::connect(api.0).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (reader, mut writer) = stream.into_split();
     let head = "GET /v1/sidecar HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: aftershock/1\r\n\r\n";
     writer.write_all(head.as_bytes()).await.unwrap();
     let mut reader = BufReader::new(reader);
