@@ -1,0 +1,174 @@
+"""A gRPC server and client without generated code, for comparing exchanges with and without a sidecar.
+
+`serve` prints the port it listens on and serves until its input ends; `call ADDRESS` makes one call of each kind and prints
+what the application sees of it: messages, metadata, status. Needs the Debian package python3-grpcio.
+"""
+
+import sys
+import threading
+from concurrent import futures
+
+import grpc
+
+OPTIONS = [
+    ("grpc.max_metadata_size", 64 * 1024),
+    ("grpc.so_reuseport", 0),
+    # Otherwise the channels of one process share a connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+CANCELLED = threading.Event()
+
+
+def unary(request, context):
+    context.send_initial_metadata((("x-initial", "1"), ("x-initial-bin", b"\0\xff")))
+    context.set_trailing_metadata((("x-trailing", "2"), ("x-trailing-bin", bytes(range(40)))))
+    return request[::-1]
+
+
+def refuse(request, context):
+    """A trailers-only answer: nothing is sent before the status."""
+    context.abort(grpc.StatusCode.FAILED_PRECONDITION, "refused: \u00e9 100%")
+
+
+def metadata(request, context):
+    own = sorted(f"{m.key}={m.value!r}" for m in context.invocation_metadata() if m.key.startswith("x-"))
+    return "&".join(own).encode()
+
+
+def large_trailers(request, context):
+    context.set_trailing_metadata((("x-large", "v" * 16 * 1024),))
+    return b"large"
+
+
+def count(request, context):
+    for number in range(int(request)):
+        yield b"%d" % number
+
+
+def fail_midway(request, context):
+    yield b"one"
+    yield b"two"
+    context.abort(grpc.StatusCode.DATA_LOSS, "midway")
+
+
+def collect(requests, context):
+    return b"+".join(requests)
+
+
+def echo(requests, context):
+    for request in requests:
+        yield request
+
+
+def endless(request, context):
+    context.add_callback(CANCELLED.set)
+    yield b"first"
+    while context.is_active() and not CANCELLED.wait(0.01):
+        pass
+
+
+def was_cancelled(request, context):
+    return b"yes" if CANCELLED.wait(10) else b"no"
+
+
+def slow(request, context):
+    done = threading.Event()
+    context.add_callback(done.set)
+    done.wait(10)
+    return b"late"
+
+
+UNARY = {"Unary": unary, "Refuse": refuse, "Metadata": metadata, "LargeTrailers": large_trailers,
+         "WasCancelled": was_cancelled, "Slow": slow}
+STREAM = {"Count": count, "FailMidway": fail_midway, "Endless": endless}
+
+
+def serve():
+    handlers = {name: grpc.unary_unary_rpc_method_handler(run) for name, run in UNARY.items()}
+    handlers |= {name: grpc.unary_stream_rpc_method_handler(run) for name, run in STREAM.items()}
+    handlers["Collect"] = grpc.stream_unary_rpc_method_handler(collect)
+    handlers["Echo"] = grpc.stream_stream_rpc_method_handler(echo)
+    server = grpc.server(futures.ThreadPoolExecutor(16), options=OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Peer", handlers),))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    server.start()
+    sys.stdin.read()
+    server.stop(None)
+
+
+def pairs(metadata):
+    """Metadata as it came, without what is ours to change or the transport's own."""
+    return [(m.key, m.value) for m in metadata or () if not m.key.startswith(("grpc-", "content-", "user-agent"))]
+
+
+def show(name, *what):
+    print(name, *what, flush=True)
+
+
+def outcome(name, call, results):
+    show(name, results, call.code(), repr(call.details()), pairs(call.initial_metadata()), pairs(call.trailing_metadata()))
+
+
+def call(address):
+    channel = grpc.insecure_channel(address, options=OPTIONS)
+
+    def method(kind, name):
+        return getattr(channel, kind)(f"/test.Peer/{name}")
+
+    def unary_call(name, request, **more):
+        try:
+            answer, made = method("unary_unary", name).with_call(request, **more)
+            outcome(name, made, answer)
+        except grpc.RpcError as error:
+            outcome(name, error, None)
+
+    def stream_call(name, made):
+        got = []
+        try:
+            for message in made:
+                got.append(message)
+        except grpc.RpcError:
+            pass
+        outcome(name, made, got)
+
+    unary_call("Unary", b"abc")
+    unary_call("Unary", b"x" * 300_000)
+    unary_call("Refuse", b"")
+    unary_call("Nowhere", b"")
+    unary_call("Metadata", b"", metadata=(("x-b", "2"), ("x-a-bin", b"\1\2\3"), ("x-a", "1"), ("x-a", "0")))
+    unary_call("LargeTrailers", b"")
+    stream_call("Count", method("unary_stream", "Count")(b"1000"))
+    stream_call("Count", method("unary_stream", "Count")(b"0"))
+    stream_call("FailMidway", method("unary_stream", "FailMidway")(b""))
+    collected = method("stream_unary", "Collect").with_call(iter([b"a", b"b" * 100_000, b"c"]))
+    show("Collect", len(collected[0]), collected[0][:4], collected[1].code())
+    # Each answer must come before the next request is sent: nothing may be buffered.
+    asked = threading.Semaphore(1)
+
+    def requests():
+        for number in range(50):
+            asked.acquire()
+            yield b"%d" % number
+
+    echoed = method("stream_stream", "Echo")(requests())
+    got = []
+    for message in echoed:
+        got.append(message)
+        asked.release()
+    outcome("Echo", echoed, got)
+    cancelled = method("unary_stream", "Endless")(b"")
+    first = next(cancelled)
+    cancelled.cancel()
+    show("Endless", first, cancelled.code())
+    unary_call("WasCancelled", b"")
+    unary_call("Slow", b"", timeout=0.3)
+    running = [method("unary_unary", "Unary").future(b"%d" % number * 1000) for number in range(50)]
+    show("Parallel", [done.result()[:2] for done in running])
+    channel.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve()
+    else:
+        call(sys.argv[2])

@@ -1,0 +1,6 @@
+//! What these tests are made of: a sidecar on a thread, scripted peers on raw sockets, real peers as processes.
+
+pub(crate) mod brain;
+pub(crate) mod peers;
+pub(crate) mod sidecar;
+pub(crate) mod wire;

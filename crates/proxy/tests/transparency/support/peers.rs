@@ -1,0 +1,159 @@
+//! Real peers: curl, nginx, Python's gRPC.
+//!
+//! A test that needs one which is not installed says so and passes, unless `AFTERSHOCK_REQUIRE_PEERS=1`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+/// Whether a test can run; says what it lacks otherwise.
+pub(crate) fn present(test: &str, package: &str, found: bool) -> bool {
+    if found {
+        return true;
+    }
+    assert!(
+        std::env::var_os("AFTERSHOCK_REQUIRE_PEERS").is_none_or(|v| v != "1"),
+        "{test} needs the Debian package {package}"
+    );
+    // Not the macro: the test harness would keep it to itself.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: needs {package}");
+    false
+}
+
+fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")])
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+pub(crate) fn has_curl() -> bool {
+    installed("curl").is_some()
+}
+
+pub(crate) fn has_nginx() -> bool {
+    installed("nginx").is_some()
+}
+
+/// Python with gRPC, from the distribution.
+pub(crate) fn has_grpc() -> bool {
+    let import = Command::new(PYTHON).args(["-c", "import grpc"]).stderr(Stdio::null()).status();
+    import.is_ok_and(|status| status.success())
+}
+
+const PYTHON: &str = "/usr/bin/python3";
+
+fn support(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transparency/support").join(file)
+}
+
+/// Runs curl; its whole output, header fields included, without what changes from one second to the next.
+pub(crate) fn curl(arguments: &[&str]) -> String {
+    let out = Command::new("curl")
+        .args(["--silent", "--include", "--max-time", "20", "--noproxy", "*"])
+        .args(arguments)
+        .output()
+        .expect("curl runs");
+    let text = String::from_utf8_lossy(&out.stdout);
+    let lines = text.split_inclusive('\n').filter(|line| !line.to_ascii_lowercase().starts_with("date: "));
+    format!("exit {:?}\n{}", out.status.code(), lines.collect::<String>())
+}
+
+/// An nginx that serves the cases of `nginx.conf`.
+pub(crate) struct Nginx {
+    pub(crate) address: SocketAddr,
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Nginx {
+    /// The listening socket is ours and inherited, so nobody else can take the port and connections are
+    /// accepted from the start.
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        let root = folder.path().join("root");
+        std::fs::create_dir(&root).expect("a folder");
+        std::fs::write(root.join("small.txt"), "small\n").expect("a file");
+        std::fs::write(root.join("large.txt"), "0123456789abcdef".repeat(64 * 1024)).expect("a file");
+        // One time for all runs: Last-Modified and ETag are made from it.
+        for file in ["small.txt", "large.txt"] {
+            let opened = std::fs::File::open(root.join(file)).expect("a file");
+            let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+            opened.set_modified(then).expect("a time");
+        }
+        let template = std::fs::read_to_string(support("nginx.conf")).expect("the template");
+        let config = template
+            .replace("@address@", &address.to_string())
+            .replace("@folder@", &folder.path().display().to_string());
+        std::fs::write(folder.path().join("nginx.conf"), config).expect("a file");
+        let child = Command::new("sh")
+            .args(["-c", "exec \"$0\" -c \"$1/nginx.conf\" -p \"$1\" -e stderr 3<&0 0</dev/null"])
+            .arg(installed("nginx").expect("nginx is present"))
+            .arg(folder.path())
+            .env("NGINX", "3;")
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("nginx runs");
+        Self { address, child, _folder: folder }
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // The master ends its worker only if it is asked to.
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// A gRPC server in Python.
+pub(crate) struct GrpcServer {
+    pub(crate) address: SocketAddr,
+    child: Child,
+}
+
+impl GrpcServer {
+    pub(crate) fn start() -> Self {
+        let mut child = Command::new(PYTHON)
+            .arg(support("grpc_peer.py"))
+            .arg("serve")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python runs");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the server says its port");
+        let port: u16 = line.trim().parse().expect("a port");
+        Self { address: SocketAddr::from(([127, 0, 0, 1], port)), child }
+    }
+}
+
+impl Drop for GrpcServer {
+    fn drop(&mut self) {
+        // The server ends when its input does.
+        drop(self.child.stdin.take().map(|mut input| input.flush()));
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes every call of `grpc_peer.py` and reports what came of each, one line per call.
+pub(crate) fn grpc_calls(server: SocketAddr) -> String {
+    let out = Command::new(PYTHON)
+        .arg(support("grpc_peer.py"))
+        .args(["call", &server.to_string()])
+        .output()
+        .expect("python runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("text")
+}
