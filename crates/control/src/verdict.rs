@@ -283,10 +283,9 @@ fn not_fired(facts: &RoundFacts<'_>, armed: &Armed<'_>) -> (Verdict, Vec<String>
     let mut doubts = record_reasons(facts);
     for trace in facts.traces {
         let holes = Holes::of(trace, facts.rules);
-        let unjudged = armed.unjudged(trace).into_iter().filter(|pass| !pass.unanswered);
-        let unjudged = unjudged.chain(armed.headerless(trace)).map(|pass| pass.reason);
+        let unjudged = armed.undecided(trace).into_iter().chain(armed.headerless(trace)).map(|pass| pass.reason);
         let mut here: Vec<String> = holes.evidence.into_iter().chain(holes.gaps).chain(unjudged).collect();
-        if let Some(k) = misnumbered(&armed.sightings(trace)) {
+        if let Some(k) = misnumbered(&armed.sightings(trace), armed.tfic.target.k) {
             here.push(format!("pass {k} of the target is not in the record"));
         }
         doubts.extend(here.iter().map(|reason| in_execution(trace.execution, reason)));

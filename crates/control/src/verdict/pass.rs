@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aftershock_core::id::{CallId, ObserverId};
 use aftershock_core::name::Service;
 use aftershock_core::plan::{Occurrence, Phase, Rule, Side, Tfic};
-use aftershock_core::span::{Association, CallSpan, Injection, Pass, PassedBy};
+use aftershock_core::span::{Association, CallSpan, Ending, Injection, Pass, PassedBy};
 use aftershock_core::trace::{Call, Trace};
 
 use super::causal::After;
@@ -90,15 +90,19 @@ impl<'a> Armed<'a> {
         span.injection.as_ref().filter(|injection| injection.rule == self.index)
     }
 
-    /// Whether a response came from the network: one that a sidecar made takes no number (design §3.4).
+    /// Whether the frame with the outcome came from the network: a response that a sidecar made takes no number, nor
+    /// does an upstream that failed before that frame (design §3.4).
     fn answered(&self, span: &CallSpan) -> bool {
-        if let Some(injection) = &span.injection
-            && let Some(rule) = self.plan_rules.iter().find(|rule| rule.index == injection.rule)
-        {
-            return rule.tfic.target.phase == Phase::Response
-                || (span.response.is_some() && !span.made && span.http_status.is_some());
+        let acted_on = |injection: &Injection| {
+            let rule = self.plan_rules.iter().find(|rule| rule.index == injection.rule);
+            rule.is_some_and(|rule| rule.tfic.target.phase == Phase::Response)
+        };
+        if span.injection.as_ref().is_some_and(acted_on) {
+            return true;
         }
-        span.response.is_some() && !span.made && span.http_status.is_some()
+        let cut_short =
+            span.api.operation.is_grpc() && span.grpc_status.is_none() && span.ending == Ending::UpstreamFailed;
+        span.response.is_some() && !span.made && span.http_status.is_some() && !cut_short
     }
 
     fn is_pass(&self, call: &Call, span: &CallSpan) -> bool {
@@ -205,6 +209,26 @@ impl<'a> Armed<'a> {
         })
     }
 
+    /// Those of [`Armed::unjudged`] that leave open whether the fault should have fired, where it did not. One that came
+    /// after the numbered pass that was meant, or after the rule had gone, cannot have been it.
+    pub(super) fn undecided<'t>(&self, trace: &'t Trace) -> Vec<Unjudged<'t>> {
+        let sightings = self.sightings(trace);
+        let settled = |unjudged: &Unjudged<'t>| {
+            let Known::Seen { observer, at, k: None } = unjudged.known else { return false };
+            sightings.iter().filter(|other| other.span.observer == observer && other.at < at).any(|other| {
+                other.pass.is_some_and(|pass| match (self.tfic.target.k, &pass.passed_by) {
+                    (_, Some(PassedBy::Disarmed)) => true,
+                    (_, None | Some(PassedBy::NumberBlocked | PassedBy::GuardUnknown(_) | PassedBy::Number)) => false,
+                    (Occurrence::Number(k), Some(_)) => pass.k == k,
+                    (Occurrence::First, Some(_)) => false,
+                })
+            })
+        };
+        let mut unjudged = self.unjudged(trace);
+        unjudged.retain(|unjudged| !unjudged.unanswered && !settled(unjudged));
+        unjudged
+    }
+
     /// Passes of caller `?` whose parent is a CLIENT span to this same Api: they lost their header (design §3.7).
     pub(super) fn headerless<'t>(&self, trace: &'t Trace) -> Vec<Unjudged<'t>> {
         let lost = |sighting: &Sighting<'t>| {
@@ -256,13 +280,14 @@ impl Unjudged<'_> {
     }
 }
 
-/// The reported numbers of an execution's passes are 1, 2, … n, each once; else the first that is not.
-pub(super) fn misnumbered(sightings: &[Sighting<'_>]) -> Option<u32> {
+/// The first number that is missing among the reported ones, which are 1, 2, … n, each once, if nothing is. Beyond a
+/// numbered pass that was meant, and is there, none is missed.
+pub(super) fn misnumbered(sightings: &[Sighting<'_>], meant: Occurrence) -> Option<u32> {
     let numbers: Vec<u32> = sightings.iter().filter_map(|sighting| sighting.pass.map(|pass| pass.k)).collect();
     let distinct: BTreeSet<u32> = numbers.iter().copied().collect();
-    let expected = 1..=u32::try_from(numbers.len()).unwrap_or(u32::MAX);
-    expected.zip(distinct.iter().map(Some).chain(std::iter::repeat(None))).find_map(|(want, have)| match have {
-        Some(have) if *have == want => None,
-        _ => Some(want),
-    })
+    let last = match meant {
+        Occurrence::Number(k) if distinct.contains(&k) => k,
+        _ => u32::try_from(numbers.len()).unwrap_or(u32::MAX),
+    };
+    (1..=last).find(|number| !distinct.contains(number))
 }

@@ -676,6 +676,29 @@ fn a_pass_that_nobody_judged_before_the_hit_makes_it_doubtful_and_after_it_does_
 }
 
 #[test]
+fn a_pass_that_nobody_judged_is_harmless_once_it_cannot_have_been_meant() {
+    let after = |k, passed_by: PassedBy| three_charges(Phase::Response, k).passed(2, 1, passed_by).judged().1;
+    // The numbered pass that was meant had been judged before.
+    assert_eq!(after(Occurrence::Number(1), PassedBy::Outcome), Verdict::Missed);
+    assert_eq!(after(Occurrence::Number(1), PassedBy::GuardUnknown(vec![0])), Verdict::Incomplete);
+    assert_eq!(after(Occurrence::Number(2), PassedBy::Number), Verdict::Incomplete);
+    assert_eq!(after(Occurrence::First, PassedBy::Outcome), Verdict::Incomplete);
+    // The rule had gone: whatever was released then goes on without it.
+    assert_eq!(after(Occurrence::First, PassedBy::Disarmed), Verdict::Missed);
+    assert_eq!(after(Occurrence::Number(1), PassedBy::Disarmed), Verdict::Missed);
+}
+
+#[test]
+fn a_grpc_answer_that_broke_off_before_its_status_is_no_pass() {
+    let mut round = three_charges(Phase::Response, Occurrence::Number(2)).passed(2, 1, PassedBy::Number);
+    let span = round.at(Side::Caller, 3);
+    (span.grpc_status, span.outcome, span.ending) = (None, Some(Outcome::Error), Ending::UpstreamFailed);
+    span.evidence_came = false;
+    round.at(Side::Callee, 3).evidence_went = false;
+    assert_eq!(round.hit(4, 2).judged().1, Verdict::Injected);
+}
+
+#[test]
 fn passes_that_contradict_themselves_are_no_judgement() {
     let contradiction = lost_charge().passed(3, 1, PassedBy::Number);
     contradiction.is(

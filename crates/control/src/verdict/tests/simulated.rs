@@ -568,7 +568,11 @@ proptest! {
                 let harmless = fired && (Some(execution) != hit_in || hit.is_some_and(|hit| clock > hit));
                 // A dropped answer is not counted: the next message may have the hit's clock, which proves nothing.
                 prop_assume!(!(fired && Some(execution) == hit_in && hit == Some(clock)));
-                if harmless { truth } else { Verdict::Incomplete }
+                // Where nothing fired: what came after the numbered pass that was meant cannot have been it.
+                let judged = round.spans.iter().filter(|span| span.execution.0 == execution).flat_map(|span| &span.passes);
+                let meant = judged.filter(|pass| Some(pass.k) == shot.k).map(|pass| pass.clock).next();
+                let too_late = !fired && meant.is_some_and(|meant| meant < clock);
+                if harmless || too_late { truth } else { Verdict::Incomplete }
             }
             Deed::LoseEvidence(at) => {
                 let pairs: Vec<usize> = (0..round.spans.len()).filter(|index| {
