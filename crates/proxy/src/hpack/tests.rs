@@ -232,6 +232,25 @@ fn never_indexed_fields_stay_never_indexed_and_plain_literals_stay_out_of_the_ta
 }
 
 #[test]
+fn a_reference_is_relayed_by_its_octets_not_by_its_number() {
+    // The sender enters one field again and again, so that its entries are numbered far beyond ours.
+    let literal = |name: u8, value: u8| vec![0x40, 1, name, 1, value];
+    let mut blocks = vec![literal(b'a', b'0'), vec![0xbe]];
+    blocks.extend(std::iter::repeat_with(|| literal(b'b', b'x')).take(127));
+    blocks.extend([literal(b'c', b'9'), vec![0xbe], vec![0xbf]]);
+    let (mut middle, mut last) = (Decoder::new(1000), Decoder::new(1000));
+    let mut encoder = Encoder::default();
+    let (mut one, mut two) = (HeaderList::default(), HeaderList::default());
+    for block in &blocks {
+        middle.decode(block, &mut one).unwrap();
+        last.decode(&relay(&mut encoder, &one), &mut two).unwrap();
+        assert_eq!(pairs(&two), pairs(&one));
+    }
+    assert_eq!(pairs(&two), owned(&[("b", "x")]));
+    assert_eq!(last.table().count(), 3);
+}
+
+#[test]
 fn size_changes_between_two_blocks_announce_the_smallest_and_the_last() {
     let mut encoder = Encoder::default();
     let mut out = Vec::new();

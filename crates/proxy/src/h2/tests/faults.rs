@@ -58,6 +58,24 @@ fn a_dropped_response_is_drained_to_a_limit() {
 }
 
 #[test]
+fn a_replaced_response_is_drained_to_a_limit() {
+    let mut net = Net::new();
+    net.script.response.insert(1, Verdict::Act(unavailable()));
+    net.request(1, true, "/");
+    net.up_headers(1, false, OK);
+    let piece = body(1, false, 16_384);
+    for _ in 0..super::super::DRAIN_LIMIT / 16_384 - 1 {
+        net.up(&piece);
+        assert!(!net.seen_up().contains(&"RST 1 8".to_owned()));
+    }
+    net.up(&piece);
+    assert_eq!(net.seen_up(), ["WINDOW 0 16384", "RST 1 8"]);
+    net.up(&piece);
+    assert_eq!(net.seen_up(), ["WINDOW 0 16384"]);
+    assert_eq!((net.link.up_open, net.link.drains.len()), (0, 0));
+}
+
+#[test]
 fn an_answer_replaces_a_response_at_its_head() {
     let mut net = Net::new();
     net.script.response.insert(1, Verdict::Act(made(503, &[("retry-after", "1")], b"sorry")));

@@ -220,6 +220,54 @@ fn trap_2_window_changes_by_settings_move_every_account() {
 }
 
 #[test]
+fn trap_2_a_sender_that_overruns_a_streams_window_is_refused_once_it_knows_the_window() {
+    let mut net = Net::with_settings(&[], &[(4, 100)]);
+    net.request(1, false, "/");
+    net.app(&data(1, false, &[0; 100]));
+    net.app(&data(1, false, &[0; 1]));
+    assert_eq!(net.seen_app().last().unwrap(), "GOAWAY 1 3");
+
+    let mut net = Net::with_settings(&[(4, 100)], &[]);
+    net.request(1, true, "/");
+    net.up_headers(1, false, OK);
+    net.up(&data(1, false, &[0; 101]));
+    assert_eq!(net.seen_up().last().unwrap(), "GOAWAY 0 3");
+
+    // Lowered, but not yet acknowledged: what is on its way under the old window passes.
+    let mut net = Net::new();
+    net.request(1, false, "/");
+    net.up(&settings(&[(4, 100)]));
+    net.app(&data(1, false, &[0; 1000]));
+    net.app(&ack());
+    assert_eq!(net.seen_up()[1..], ["DATA 1 1000", "SETTINGS ack"]);
+    net.app(&data(1, false, &[0; 1]));
+    assert_eq!(net.seen_app().last().unwrap(), "GOAWAY 1 3");
+}
+
+#[test]
+fn trap_2_large_frames_pass_in_pieces_and_only_where_they_are_allowed() {
+    let mut net = Net::with_settings(&[], &[(5, 40_000)]);
+    net.request(1, false, "/");
+    net.seen_up();
+    net.app(&frame_of(0, 9, 1, &[&[5][..], &[b'x'; 20_000], &[0; 5]].concat()));
+    assert_eq!(net.seen_up(), ["DATA 1 16384", "DATA 1 3616 end"]);
+    assert_eq!(net.seen_app(), ["WINDOW 0 6", "WINDOW 1 6"], "the padding is given back");
+    net.up(&settings(&[(5, 50_000)]));
+    net.request(3, false, "/");
+    net.app(&data(3, false, &[b'x'; 45_000]));
+    assert_eq!(net.link.output().app, Fate::Open, "what is allowed more is accepted at once");
+    net.app(&ack());
+    net.up(&window(0, 60_000));
+    net.up(&window(3, 60_000));
+    net.up(&settings(&[(5, 16_384)]));
+    net.app(&data(3, false, &[b'x'; 20_000]));
+    assert_eq!(net.link.output().app, Fate::Open, "what is allowed less, once acknowledged");
+    net.app(&ack());
+    net.app(&data(3, false, &[b'x'; 16_385]));
+    assert_eq!(net.seen_app().last().unwrap(), "GOAWAY 3 6");
+}
+
+#[test]
 fn trap_2_a_made_body_respects_the_windows_and_is_a_debt() {
     const BODY: &[u8] = &[b'e'; 1000];
     let mut net = Net::with_settings(&[(4, 300)], &[]);
@@ -327,9 +375,11 @@ fn trap_4_the_reset_of_a_parked_request_ends_it() {
     let mut net = Net::new();
     net.script.request.insert(1, Verdict::Park);
     net.request(1, false, "/");
+    net.app(&frame_of(16, 0, 0, b"\0\0\0\x01u=1"));
     net.app(&reset(1, 8));
     net.resume(1, Resume::Pass);
     assert!(net.seen_up().is_empty());
+    assert!(net.link.priorities.is_empty());
     assert_eq!(net.calls(), ["request 1 POST /", "closed 1 ByApplication"]);
 }
 
