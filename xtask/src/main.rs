@@ -1,10 +1,14 @@
 //! The project's own commands: `cargo xtask ci` is what continuous integration runs.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool prints")]
+
 mod bench;
 mod ci;
 mod run;
 mod schemas;
 mod tidy;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -38,11 +42,18 @@ enum Command {
     },
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
         Command::Ci => ci::run(),
         Command::Tidy => tidy::run(),
         Command::Schemas { check } => schemas::run(check),
         Command::Bench { what } => bench::run(&what),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
