@@ -144,6 +144,7 @@ fn longest_pause(trace: &Trace) -> Duration {
 #[cfg(test)]
 mod tests {
     use aftershock_core::id::Token;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::testing::{self, service};
@@ -229,6 +230,61 @@ mod tests {
         assert!(!stands(&[("checkout", &[])]).is_settled());
         let ended = Seen { begun: 2, open: vec![] };
         assert!(standing([(ObserverId(1), &service("checkout"), &ended)]).is_settled());
+    }
+
+    /// A call as the truth has it: whether a message of it is stuck, at which side, and the calls that its handler waits
+    /// for.
+    #[derive(Debug, Clone)]
+    struct Truth {
+        stuck: Option<(Side, OpenState)>,
+        below: Vec<Truth>,
+    }
+
+    fn truths() -> impl Strategy<Value = Truth> {
+        let stuck = || {
+            proptest::option::weighted(
+                0.2,
+                (prop_oneof![Just(Caller), Just(Callee)], prop_oneof![Just(Parked), Just(Dropped)]),
+            )
+        };
+        let leaf = stuck().prop_map(|stuck| Truth { stuck, below: vec![] });
+        leaf.prop_recursive(4, 24, 4, move |inner| {
+            (stuck(), proptest::collection::vec(inner, 0..4)).prop_map(|(stuck, below)| Truth { stuck, below })
+        })
+    }
+
+    /// Writes down what the sidecars see of `truth` and, top down, whether each side is stuck or waits for one that is.
+    fn seen(truth: &Truth, id: &mut u64, parent: Option<u64>, out: &mut Vec<(OpenCall, bool)>) -> bool {
+        *id += 1;
+        let call = *id;
+        let state = |side| truth.stuck.filter(|(at, _)| *at == side).map_or(Running, |(_, state)| state);
+        let below: Vec<bool> = truth.below.iter().map(|below| seen(below, id, Some(call), out)).collect();
+        let callee = state(Callee) != Running || below.contains(&true);
+        let caller = state(Caller) != Running || callee;
+        out.push((open(Callee, call, None, state(Callee)), callee));
+        if parent.is_some() {
+            out.push((open(Caller, call, parent, state(Caller)), caller));
+            return caller;
+        }
+        callee
+    }
+
+    proptest! {
+        #[test]
+        fn a_side_runs_unless_it_is_stuck_or_waits_for_one_that_is(truth in truths(), seed: u64) {
+            let mut calls = Vec::new();
+            let mut root = truth;
+            // The entry has no caller's side that could be stuck.
+            root.stuck = root.stuck.filter(|(side, _)| *side == Callee);
+            seen(&root, &mut 0, None, &mut calls);
+            // In any order: the parents say what waits for what.
+            calls.sort_by_key(|(call, _)| (call.call.0.wrapping_mul(seed | 1), call.side));
+            let open: Vec<OpenCall> = calls.iter().map(|(call, _)| call.clone()).collect();
+            let standing = stands(&[("checkout", &open)]);
+            prop_assert_eq!(standing.running.len(), calls.iter().filter(|(_, waits)| !waits).count());
+            let kept: BTreeSet<CallId> = calls.iter().filter(|(_, waits)| *waits).map(|(call, _)| call.call).collect();
+            prop_assert_eq!(standing.kept, kept.len());
+        }
     }
 
     #[test]
