@@ -10,6 +10,7 @@ use aftershock_core::id::CallId;
 use aftershock_core::name::{Api, Service, nearest};
 use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic};
 use aftershock_core::trace::Trace;
+use aftershock_generate::{GenerateError, validate};
 
 /// The registered sidecars, as arming sees them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -161,6 +162,9 @@ pub(crate) enum Refusal {
         /// Which fault of the plan, from 0.
         fault: usize,
     },
+    /// On the clean traces it would not fire.
+    #[error("on the clean traces of the scenario the plan could not work: {0}")]
+    CannotFire(#[from] GenerateError),
     /// `max_injections: 0`.
     #[error("faults[{fault}]: `max_injections` is 0: the fault could never be injected")]
     NoInjections {
@@ -185,6 +189,9 @@ pub(crate) fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> R
         for atom in &fault.guard.after {
             map.check_atom(index, atom)?;
         }
+    }
+    if !traces.is_empty() {
+        validate::plan(plan, traces)?;
     }
     let events = plan.counted_events().expect("every group was resolved above");
     let mentioned: BTreeSet<&Api> =

@@ -18,7 +18,9 @@ pub enum ParseNameError {
     #[error("expected `package.Service/Method` or `METHOD /path/{{template}}`, found {0:?}")]
     Operation(String),
     /// An Api without the space between service and operation.
-    #[error("expected `SERVICE OPERATION`, e.g. `payment shop.Payment/Charge` or `cart POST /cart/{{id}}`, found {0:?}")]
+    #[error(
+        "expected `SERVICE OPERATION`, e.g. `payment shop.Payment/Charge` or `cart POST /cart/{{id}}`, found {0:?}"
+    )]
     Api(String),
 }
 
@@ -206,7 +208,10 @@ mod tests {
     #[test]
     fn an_api_is_a_service_and_an_operation() {
         let api: Api = "payment shop.Payment/Charge".parse().unwrap();
-        assert_eq!((api.service.as_str(), api.operation.as_str(), api.short()), ("payment", "shop.Payment/Charge", "Charge"));
+        assert_eq!(
+            (api.service.as_str(), api.operation.as_str(), api.short()),
+            ("payment", "shop.Payment/Charge", "Charge")
+        );
         let api: Api = "cart POST /cart/{id}".parse().unwrap();
         assert_eq!((api.operation.as_str(), api.operation.is_grpc()), ("POST /cart/{id}", false));
     }

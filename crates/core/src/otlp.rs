@@ -37,7 +37,7 @@ use message::{
 pub const SCHEMA: u64 = 1;
 
 /// The largest request body either end makes or takes, in bytes.
-pub const MAX_BODY: usize = 16 << 20;
+pub const MAX_BODY: usize = 4 << 20;
 
 /// `content-type` of binary protobuf bodies.
 pub const PROTOBUF: &str = "application/x-protobuf";

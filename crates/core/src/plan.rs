@@ -430,10 +430,7 @@ impl Plan {
     pub fn counted_events(&self) -> Result<Vec<CountedEvent>, UnknownGroup> {
         let events: BTreeSet<Event> =
             self.faults.iter().flat_map(|fault| fault.guard.after.iter().map(Atom::event)).collect();
-        events
-            .into_iter()
-            .map(|event| Ok(CountedEvent { apis: self.resolve(&event.api)?, event }))
-            .collect()
+        events.into_iter().map(|event| Ok(CountedEvent { apis: self.resolve(&event.api)?, event })).collect()
     }
 }
 

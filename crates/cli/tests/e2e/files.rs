@@ -44,11 +44,11 @@ fn a_malformed_file_is_located_and_says_what_was_expected() {
     let scenario = root().join("scenarios/online-boutique/checkout.yaml");
     let scenario = scenario.to_str().unwrap();
     for (from, to, place, expected) in [
-        ("phase: response", "phaze: response", ":13:", "phase"),
-        ("phase: response", "phase: reply", ":13:", "response"),
-        ("k: 1", "k: 0", ":12:", "number from 1"),
-        ("fault: drop", "fault: vanish", ":15:", "drop"),
-        ("pattern: post-effect", "guard: {until: []}", ":16:", "after"),
+        ("phase: response", "phaze: response", ":12:", "phase"),
+        ("phase: response", "phase: reply", ":12:", "response"),
+        ("k: 1", "k: 0", ":11:", "number from 1"),
+        ("fault: drop", "fault: vanish", ":14:", "drop"),
+        ("pattern: post-effect", "guard: {until: []}", ":15:", "after"),
         ("v1alpha1", "v9", ":2:", "v1alpha1"),
         ("kind: TemporalFault", "kind: Scenario", ":3:", "TemporalFault"),
     ] {

@@ -128,11 +128,11 @@ pub(crate) fn alive(pids: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// Ask until it is so, at most ten seconds.
+/// Ask until it is so, at most half a minute.
 pub(crate) fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !so() {
-        assert!(Instant::now() < deadline, "not within ten seconds: {what}");
+        assert!(Instant::now() < deadline, "not within half a minute: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -214,6 +214,11 @@ impl System {
     /// Start the controller again, on the same store.
     pub(crate) fn restart_control(&mut self) {
         self.control = Some(serve(&self.url, self.folder.path()));
+    }
+
+    /// The event log of the service at `host`, about a business key.
+    pub(crate) fn events(&self, host: u8, key: &str) -> String {
+        get(&format!("{}{host}:30000", self.prefix), &format!("/events?key={key}"))
     }
 
     /// How many entries a service's ledger has for a business key.
