@@ -232,6 +232,9 @@ pub(crate) struct Net {
     pub(crate) refuse: Option<Refusal>,
     /// The same for the next message that is let go.
     refuse_resumed: Option<Refusal>,
+    /// Links are slow: what is let go waits for [`Net::carry_out`].
+    pub(crate) slow: bool,
+    waiting: Vec<(Leg, Resume)>,
 }
 
 fn random(seed: u64) -> super::Random {
@@ -279,7 +282,15 @@ impl Net {
             let node = Node { sidecar, inbound, outbound, kept: BTreeMap::new(), streams: 0, said: Vec::new() };
             nodes.insert((*service).to_owned(), node);
         }
-        Net { now: Instant::now(), nodes, resumed: VecDeque::new(), refuse: None, refuse_resumed: None }
+        Net {
+            now: Instant::now(),
+            nodes,
+            resumed: VecDeque::new(),
+            refuse: None,
+            refuse_resumed: None,
+            slow: false,
+            waiting: Vec::new(),
+        }
     }
 
     /// Welcome every sidecar; `services` are said to be registered.
@@ -581,8 +592,22 @@ impl Net {
                 return;
             }
             for (link, stream, resume) in resumes {
-                self.resume(&Leg { service: service.to_owned(), link, stream }, resume);
+                let leg = Leg { service: service.to_owned(), link, stream };
+                if self.slow {
+                    self.waiting.push((leg, resume));
+                } else {
+                    self.resume(&leg, resume);
+                }
             }
+        }
+    }
+
+    /// The links come to what they were told to do.
+    pub(crate) fn carry_out(&mut self) {
+        self.slow = false;
+        for (leg, resume) in std::mem::take(&mut self.waiting) {
+            self.resume(&leg, resume);
+            self.settle(&leg.service);
         }
     }
 

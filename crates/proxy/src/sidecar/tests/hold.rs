@@ -247,6 +247,55 @@ fn an_act_refused_at_release_lets_the_message_go_and_counts_it() {
 }
 
 #[test]
+fn a_caller_that_leaves_between_the_decision_and_the_act_is_no_injection() {
+    let mut signup = Signup::armed(&[order_sensitive(Fault::Drop)]);
+    let (creation, checking) = (signup.call("user", create()), signup.call("risk", check()));
+    assert_eq!(signup.net.answer(&checking, Response::grpc(0)), Passage::Kept);
+    signup.net.slow = true;
+    signup.net.answer(&creation, Response::grpc(0)).through();
+    signup.net.close(&checking.out, Closed::ByApplication);
+    signup.net.carry_out();
+    assert!(signup.net.resumed().is_empty());
+    assert!(!signup.net.said("signup").iter().any(|word| matches!(word, FromSidecar::Fired { .. })));
+    let passes = signup.passes();
+    assert!(passes.contains(&(1, Some(PassedBy::CallerGone))), "{passes:?}");
+    // The shot was not fired.
+    signup.seen = signup.net.come_in("signup", tagged(Request::grpc("shop.Signup/SignUp"))).1.through();
+    let creation = signup.call("user", create());
+    signup.net.answer(&creation, Response::grpc(0)).through();
+    let checking = signup.call("risk", check());
+    assert_eq!(signup.net.answer(&checking, Response::grpc(0)), Passage::Dropped);
+}
+
+#[test]
+fn disarming_while_a_drop_is_under_way_closes_what_it_dropped() {
+    let mut signup = Signup::armed(&[order_sensitive(Fault::Drop)]);
+    let (creation, checking) = (signup.call("user", create()), signup.call("risk", check()));
+    assert_eq!(signup.net.answer(&checking, Response::grpc(0)), Passage::Kept);
+    signup.net.slow = true;
+    signup.net.answer(&creation, Response::grpc(0)).through();
+    signup.net.tell("signup", FromController::Disarm { token: ROUND });
+    signup.net.carry_out();
+    let resumed: Vec<_> = signup.net.resumed().into_iter().map(|(_, resumed)| resumed).collect();
+    assert_eq!(resumed, [Resumed::Response(Passage::Dropped), Resumed::Closed]);
+}
+
+#[test]
+fn evidence_that_only_arrives_lets_a_held_message_go_too() {
+    let mut rule = order_sensitive(Fault::Drop);
+    rule.tfic.guard.after = vec![Atom::new(event(EventKind::RequestReceived, CREATE), 1)];
+    let mut net = Net::new(&["signup", "user", "risk"]);
+    // Nothing that this sidecar observes itself is counted.
+    net.arm(&[rule], &[]);
+    let seen = net.come_in("signup", tagged(Request::grpc("shop.Signup/SignUp"))).1.through();
+    let creation = net.call("signup", "user", create().within(&seen));
+    let checking = net.call("signup", "risk", check().within(&seen));
+    assert_eq!(net.answer(&checking, Response::grpc(0)), Passage::Kept);
+    net.answer(&creation, Response::grpc(0)).through();
+    assert_eq!(net.resumed(), [(checking.out, Resumed::Response(Passage::Dropped))]);
+}
+
+#[test]
 fn no_place_to_park_means_no_hold() {
     let mut signup = Signup::armed_with(&[order_sensitive(Fault::Drop)], |arm| arm.max_parked = 0);
     let checking = signup.call("risk", check());
