@@ -190,7 +190,8 @@ pub(crate) fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> R
             map.check_atom(index, atom)?;
         }
     }
-    if !traces.is_empty() {
+    // With another fault in the plan an execution may go ways that no clean trace shows.
+    if !traces.is_empty() && plan.faults.len() == 1 {
         validate::plan(plan, traces)?;
     }
     let events = plan.counted_events().expect("every group was resolved above");
