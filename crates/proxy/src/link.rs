@@ -61,7 +61,7 @@ pub struct Listener {
     pub index: usize,
     /// The socket, listening.
     pub socket: TcpListener,
-    /// At least one; taken in turn, one per connection.
+    /// At least one; taken in turn from the first, one per call of [`Decider::opened`] for this listener.
     pub upstreams: Vec<Target>,
 }
 
@@ -186,7 +186,11 @@ async fn accept(listener: Listener, shared: Shared, stop: Stop) {
                     }
                 }
             },
-            Some(_) = links.join_next() => {}
+            Some(ended) = links.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a link was lost");
+                }
+            }
             () = stop.stopped() => break,
         }
     }

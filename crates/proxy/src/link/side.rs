@@ -24,7 +24,7 @@ const UNSENT_PAUSE: Duration = Duration::from_millis(1);
 /// How often at most; then the reset takes what is unsent with it.
 const UNSENT_CHECKS: u32 = 2000;
 /// An emptied buffer that grew beyond this is given back.
-const KEEP_CAPACITY: usize = 64 * 1024;
+const KEEP_CAPACITY: usize = 16 * 1024;
 
 /// A socket and what became of it.
 pub(super) struct Side {
@@ -114,8 +114,14 @@ impl Side {
             if ready!(stream.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(PeerEnd::Broken);
             }
-            let Poll::Ready(Ok(readiness)) = pin!(stream.ready(Interest::READABLE)).poll(cx) else {
-                return Poll::Ready(PeerEnd::Broken);
+            let readiness = match pin!(stream.ready(Interest::READABLE)).poll(cx) {
+                Poll::Ready(Ok(readiness)) => readiness,
+                Poll::Ready(Err(_)) => return Poll::Ready(PeerEnd::Broken),
+                Poll::Pending => {
+                    // It is ready, but the task has used up its turn: the waker of a future that is dropped is lost.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
             };
             if readiness.is_read_closed() {
                 let error = stream.take_error();

@@ -1,8 +1,12 @@
 //! Exchanges of real peers.
 
+use std::time::Duration;
+
+use aftershock_proxy::exchange::{Act, Made, Resume, Verdict};
+
 use crate::support::brain::Chain;
-use crate::support::peers::{GrpcServer, Nginx, curl, grpc_calls, has_curl, has_grpc, has_nginx, present};
-use crate::support::sidecar::{Board, Sidecar};
+use crate::support::peers::{GrpcServer, Nginx, curl, grpc_calls, grpc_try, has_curl, has_grpc, has_nginx, present};
+use crate::support::sidecar::{Board, Point, Sidecar};
 
 #[test]
 fn curl_sees_the_same_of_nginx() {
@@ -86,4 +90,57 @@ fn grpc_calls_end_as_they_do_without_a_sidecar() {
     let server = GrpcServer::start();
     let chain = Chain::start(server.address);
     assert_eq!(grpc_calls(chain.address), direct);
+}
+
+#[test]
+fn grpc_clients_see_faults_as_statuses() {
+    if !present("grpc_clients_see_faults_as_statuses", "python3-grpcio", has_grpc()) {
+        return;
+    }
+    let unavailable = || {
+        let field = |name: &str, value: &str| (name.to_string(), value.to_string());
+        let fields = vec![
+            field("content-type", "application/grpc"),
+            field("grpc-status", "14"),
+            field("grpc-message", "made by a fault"),
+        ];
+        Act::Answer(Box::new(Made { status: 200, fields, body: bytes::Bytes::new() }))
+    };
+    let reset = || Act::Reset { code: 2 };
+    let server = GrpcServer::start();
+    let (long, short) = (Duration::from_secs(20), Duration::from_millis(300));
+    for (point, withheld) in [(Point::Request, false), (Point::Response, false), (Point::End, true)] {
+        for (act, timeout, status) in [
+            (unavailable(), long, "UNAVAILABLE made by a fault"),
+            (reset(), long, "INTERNAL "),
+            (Act::Drop, short, "DEADLINE_EXCEEDED "),
+        ] {
+            let what = format!("{act:?} at {point:?}");
+            let mut board = Board::default().only("/test.Peer/Unary").at(point, Verdict::Act(act));
+            if withheld {
+                board = board.at(Point::Response, Verdict::Withhold { limit: 1 << 20 });
+            }
+            let sidecar = Sidecar::recording(&[server.address], &board);
+            let seen = grpc_try(sidecar.address, timeout);
+            assert!(seen.starts_with(&format!("Unary {status}")), "{what}: {seen}");
+            // Its neighbours and followers on the connection are untouched.
+            assert!(seen.ends_with("Metadata OK\n"), "{what}: {seen}");
+        }
+        // A dropped call ends when somebody closes it.
+        let mut board = Board::default().only("/test.Peer/Unary").at(point, Verdict::Act(Act::Drop));
+        let decided = match point {
+            Point::Request => "1.1 request POST /test.Peer/Unary",
+            Point::Response => "1.1 response 200",
+            Point::End => "1.1 end",
+        };
+        board = board.when(decided, 1, 1, Resume::Close);
+        if withheld {
+            board = board.at(Point::Response, Verdict::Withhold { limit: 1 << 20 });
+        }
+        let sidecar = Sidecar::recording(&[server.address], &board);
+        let seen = grpc_try(sidecar.address, long);
+        assert!(seen.starts_with("Unary CANCELLED "), "{point:?}: {seen}");
+        assert!(seen.ends_with("Metadata OK\n"), "{point:?}: {seen}");
+        board.wait("1.1 closed ByFault");
+    }
 }

@@ -1,7 +1,8 @@
 """A gRPC server and client without generated code, for comparing exchanges with and without a sidecar.
 
 `serve` prints the port it listens on and serves until its input ends; `call ADDRESS` makes one call of each kind and prints
-what the application sees of it: messages, metadata, status. Needs the Debian package python3-grpcio.
+what the application sees of it: messages, metadata, status; `try ADDRESS SECONDS` makes one call and prints its status,
+and that of a second one on the same channel. Needs the Debian package python3-grpcio.
 """
 
 import sys
@@ -167,8 +168,21 @@ def call(address):
     channel.close()
 
 
+def try_once(address, seconds):
+    channel = grpc.insecure_channel(address, options=OPTIONS)
+    for name in ("Unary", "Metadata"):
+        try:
+            channel.unary_unary(f"/test.Peer/{name}")(b"abc", timeout=seconds)
+            show(name, "OK")
+        except grpc.RpcError as error:
+            show(name, error.code().name, error.details())
+    channel.close()
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve()
+    elif sys.argv[1] == "try":
+        try_once(sys.argv[2], float(sys.argv[3]))
     else:
         call(sys.argv[2])

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -84,7 +85,7 @@ impl Nginx {
         // One time for all runs: Last-Modified and ETag are made from it.
         for file in ["small.txt", "large.txt"] {
             let opened = std::fs::File::open(root.join(file)).expect("a file");
-            let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+            let then = std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
             opened.set_modified(then).expect("a time");
         }
         let template = std::fs::read_to_string(support("nginx.conf")).expect("the template");
@@ -149,11 +150,16 @@ impl Drop for GrpcServer {
 
 /// Makes every call of `grpc_peer.py` and reports what came of each, one line per call.
 pub(crate) fn grpc_calls(server: SocketAddr) -> String {
-    let out = Command::new(PYTHON)
-        .arg(support("grpc_peer.py"))
-        .args(["call", &server.to_string()])
-        .output()
-        .expect("python runs");
+    grpc_client(&["call", &server.to_string()])
+}
+
+/// Makes a call of `Unary` and then one of `Metadata`, and reports their statuses, one per line.
+pub(crate) fn grpc_try(server: SocketAddr, timeout: Duration) -> String {
+    grpc_client(&["try", &server.to_string(), &timeout.as_secs_f64().to_string()])
+}
+
+fn grpc_client(arguments: &[&str]) -> String {
+    let out = Command::new(PYTHON).arg(support("grpc_peer.py")).args(arguments).output().expect("python runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).expect("text")
 }

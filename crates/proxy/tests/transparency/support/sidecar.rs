@@ -34,6 +34,8 @@ pub(crate) struct Board(Arc<(Mutex<Notes>, Condvar)>);
 pub(crate) struct Notes {
     pub(crate) log: Vec<String>,
     verdicts: HashMap<Point, Verdict>,
+    /// The text that a request's note must contain for verdicts to hold for its exchange.
+    only: String,
     /// Resumes that become ready when a note with this text is written.
     triggers: Vec<(String, (LinkId, StreamId, Resume))>,
     ready: Vec<(LinkId, StreamId, Resume)>,
@@ -48,6 +50,12 @@ impl Board {
     /// Every message at this point gets this verdict.
     pub(crate) fn at(self, point: Point, verdict: Verdict) -> Self {
         self.notes().verdicts.insert(point, verdict);
+        self
+    }
+
+    /// Verdicts are for requests whose note contains this text.
+    pub(crate) fn only(self, text: &str) -> Self {
+        self.notes().only = text.into();
         self
     }
 
@@ -104,25 +112,30 @@ impl Calls<'_> {
         self.board.note(format!("{}.{} {what}", self.link, stream.0));
     }
 
-    fn verdict(&self, point: Point) -> Verdict {
-        self.board.notes().verdicts.get(&point).cloned().unwrap_or(Verdict::Pass)
+    fn verdict(&self, stream: StreamId, point: Point) -> Verdict {
+        let notes = self.board.notes();
+        let request = format!("{}.{} request ", self.link, stream.0);
+        if !notes.log.iter().any(|note| note.starts_with(&request) && note.contains(&notes.only)) {
+            return Verdict::Pass;
+        }
+        notes.verdicts.get(&point).cloned().unwrap_or(Verdict::Pass)
     }
 }
 
 impl Interceptor for Calls<'_> {
     fn request(&mut self, stream: StreamId, head: &RequestHead<'_>) -> Verdict {
         self.note(stream, &format!("request {} {}", head.method, head.path));
-        self.verdict(Point::Request)
+        self.verdict(stream, Point::Request)
     }
 
     fn response(&mut self, stream: StreamId, head: &ResponseHead<'_>) -> Verdict {
         self.note(stream, &format!("response {}", head.status));
-        self.verdict(Point::Response)
+        self.verdict(stream, Point::Response)
     }
 
     fn response_end(&mut self, stream: StreamId, _: Option<&Fields<'_>>) -> Verdict {
         self.note(stream, "end");
-        self.verdict(Point::End)
+        self.verdict(stream, Point::End)
     }
 
     fn stamp(&mut self, _: StreamId, _: Part) -> Edits {
