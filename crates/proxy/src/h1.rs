@@ -29,6 +29,7 @@
 //!   it closes the link.
 
 mod body;
+mod faults;
 mod head;
 mod lines;
 mod made;

@@ -1,7 +1,7 @@
 //! The connection driver: sockets on one side, editors on the other.
 //!
 //! Explicit mode: an inbound listener stands before the application, one outbound listener before each callee; every
-//! accepted connection gets one upstream connection of its own, dialled at accept, and one task ([`relay`]) that owns both
+//! accepted connection gets one upstream connection of its own, dialled at accept, and one task (`relay`) that owns both
 //! sockets and the editor. Nothing is pooled or shared, so that the application's connection behaviour stays its own.
 //!
 //! Everything runs on one thread: [`serve`] must run inside a [`tokio::task::LocalSet`]. Decisions are made by a [`Decider`];

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::body::{Body, Piece};
 use super::responses::Download;
-use super::{Done, Exchange, Link, MAX_DRAIN, MAX_HEAD, MAX_QUEUE, Malformed, Reply, head, lines, raise};
+use super::{Done, Exchange, Link, MAX_HEAD, MAX_QUEUE, Malformed, Reply, head, lines, raise};
 use crate::exchange::{Act, Closed, Fate, Interceptor, Made, Part, PeerEnd, Refusal, StreamId, Verdict};
 
 /// What the next byte of the application is.
@@ -200,47 +200,7 @@ impl Link {
         };
     }
 
-    /// A fault instead of the last request in the queue, of which nothing has left.
-    fn act_on_request(
-        &mut self,
-        act: Act,
-        body: Option<&Body>,
-        expects: bool,
-        behind: &[u8],
-        decide: &mut dyn Interceptor,
-    ) -> Done {
-        let pipelined = self.queue.len() > 1 || body.map_or(!behind.is_empty(), |body| body.has_more_behind(behind));
-        match act {
-            Act::Drop | Act::Reset { .. } if pipelined => return Done::Pipelined,
-            Act::Drop => {
-                self.upload = Upload::Stopped;
-                self.set_reply(Reply::Dropped);
-            }
-            Act::Reset { .. } => self.fail(Closed::ByFault, Fate::Reset, Fate::Close, decide),
-            Act::Answer(made) => {
-                let read = match body {
-                    None => true,
-                    Some(Body::Length(length)) => !expects && *length <= MAX_DRAIN,
-                    Some(_) => false,
-                };
-                let close = !read || self.queue.back().is_some_and(|e| e.close) || self.upstream.end.is_some();
-                if close && pipelined {
-                    return Done::Pipelined;
-                }
-                let ready = body.is_none() || !read;
-                self.upload = match body {
-                    Some(body) if read => Upload::Discard(body.clone()),
-                    None if !close => Upload::Head,
-                    _ => Upload::Stopped,
-                };
-                self.set_reply(Reply::Made { made, ready, close });
-                self.answer(decide);
-            }
-        }
-        Done::Acted
-    }
-
-    fn set_reply(&mut self, reply: Reply) {
+    pub(super) fn set_reply(&mut self, reply: Reply) {
         if let Some(last) = self.queue.back_mut() {
             last.reply = reply;
         }

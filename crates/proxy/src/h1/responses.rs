@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::body::{Body, Piece};
 use super::requests::Upload;
-use super::{Done, Exchange, Link, MAX_DRAIN, MAX_HEAD, Malformed, Reply, head, lines, raise};
+use super::{Done, Exchange, Link, MAX_HEAD, Malformed, Reply, head, lines, raise};
 use crate::exchange::{Act, Closed, Fate, Interceptor, Part, PeerEnd, Refusal, StreamId, Verdict};
 
 /// What the next byte of the upstream is.
@@ -49,7 +49,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    fn ends_connection(&self) -> bool {
+    pub(super) fn ends_connection(&self) -> bool {
         self.close || self.connects || matches!(self.body, Some(Body::UntilClose))
     }
 }
@@ -57,7 +57,7 @@ impl Kept {
 /// A response that is kept back; `head.body` is what is still to come.
 #[derive(Debug)]
 pub(super) struct Withheld {
-    head: Kept,
+    pub(super) head: Kept,
     bytes: BytesMut,
     payload: usize,
     limit: usize,
@@ -267,7 +267,7 @@ impl Link {
         self.becomes_tunnel();
     }
 
-    fn front_id(&self) -> Option<StreamId> {
+    pub(super) fn front_id(&self) -> Option<StreamId> {
         self.queue.front().and_then(|e| e.id)
     }
 
@@ -306,7 +306,13 @@ impl Link {
         }
     }
 
-    fn pass_end(&mut self, withheld: Option<Box<Withheld>>, end: &[u8], trailers: usize, decide: &mut dyn Interceptor) {
+    pub(super) fn pass_end(
+        &mut self,
+        withheld: Option<Box<Withheld>>,
+        end: &[u8],
+        trailers: usize,
+        decide: &mut dyn Interceptor,
+    ) {
         let Some(id) = self.front_id() else { return };
         if let Some(kept) = withheld {
             self.write_withheld(id, &kept, decide);
@@ -341,29 +347,6 @@ impl Link {
         }
     }
 
-    /// A fault at the end of a response: instead of all of it if it was withheld, else of its end.
-    fn act_on_end(
-        &mut self,
-        act: Act,
-        withheld: Option<Box<Withheld>>,
-        end: &[u8],
-        trailers: usize,
-        decide: &mut dyn Interceptor,
-    ) {
-        let Some(id) = self.front_id() else { return };
-        // What has left cannot be replaced by an answer.
-        let refusal = if withheld.is_none() && matches!(act, Act::Answer(_)) {
-            Some(Refusal::TooLate)
-        } else {
-            let close = withheld.as_ref().is_some_and(|kept| kept.head.ends_connection());
-            (self.act_on_response(act, None, close, decide) == Done::Pipelined).then_some(Refusal::Pipelined)
-        };
-        if let Some(why) = refusal {
-            decide.refused(id, why);
-            self.pass_end(withheld, end, trailers, decide);
-        }
-    }
-
     /// The parked response goes on.
     pub(super) fn resume_response(&mut self, act: Option<Act>, decide: &mut dyn Interceptor) {
         let Some(id) = self.front_id() else { return };
@@ -387,59 +370,6 @@ impl Link {
                 }
             }
             other => self.download = other,
-        }
-    }
-
-    /// A fault with the response at the front of the queue, of which at most the end has not left. `rest` is what the
-    /// upstream has still to send of it; `close` says that the upstream will close behind it.
-    fn act_on_response(&mut self, act: Act, rest: Option<&Body>, close: bool, decide: &mut dyn Interceptor) -> Done {
-        // What lies behind a refused request to switch is the next one.
-        let behind = match self.upload {
-            Upload::Head => !self.app.pending.is_empty(),
-            Upload::Switching => !self.app.pending.is_empty() && self.queue.front().is_some_and(|e| !e.connect),
-            _ => false,
-        };
-        let pipelined = self.queue.len() > 1 || behind;
-        let drain = |rest: &Body| Download::Drain { body: rest.clone(), left: MAX_DRAIN };
-        match act {
-            Act::Drop | Act::Reset { .. } if pipelined => return Done::Pipelined,
-            Act::Reset { .. } => self.fail(Closed::ByFault, Fate::Reset, Fate::Linger, decide),
-            Act::Drop => {
-                self.upload = Upload::Stopped;
-                self.app.pending = BytesMut::new();
-                self.download = rest.map_or(Download::Head, drain);
-                if let Some(front) = self.queue.front_mut() {
-                    front.reply = Reply::Dropped;
-                }
-            }
-            Act::Answer(made) => {
-                let uploads = self.queue.len() == 1 && matches!(self.upload, Upload::Body { .. });
-                let endless = match rest {
-                    Some(Body::UntilClose) => true,
-                    Some(Body::Length(length)) => *length > MAX_DRAIN,
-                    Some(Body::Chunked(_)) | None => false,
-                };
-                let Some(front) = self.queue.front_mut() else { return Done::Acted };
-                let close = close || front.close || uploads || endless || self.upstream.end.is_some();
-                if pipelined && (close || matches!(rest, Some(Body::Chunked(_)))) {
-                    return Done::Pipelined;
-                }
-                front.reply = Reply::Made { made, ready: true, close };
-                self.stays_http();
-                self.download = rest.map_or(Download::Head, drain);
-                self.answer(decide);
-            }
-        }
-        Done::Acted
-    }
-
-    /// A response that was taken off the wire does not end within the limit.
-    fn undrained(&mut self, decide: &mut dyn Interceptor) {
-        if matches!(self.queue.front(), Some(Exchange { reply: Reply::Dropped, .. })) {
-            self.download = Download::Stopped;
-            raise(&mut self.out.upstream, Fate::Close);
-        } else {
-            self.fail(Closed::ByUpstream, Fate::Linger, Fate::Close, decide);
         }
     }
 
