@@ -117,7 +117,7 @@ impl Stage {
         scenario.check(&fault)?;
         let runner = Runner::new(self.client.clone(), scenario);
         let recording = Recording::make(&runner, rounds).await?;
-        let synthesis = command::generate::resolve(&fault, 0, &recording.traces)?;
+        let synthesis = command::generate::resolve(&fault, 0, None, &recording.traces)?;
         fault.plan.faults[0] = synthesis.tfic.clone();
         Ok(Rehearsal { case, lab: &self.lab, recording, synthesis, fault, runner })
     }

@@ -275,21 +275,36 @@ impl Explanation {
                 lines.extend(atoms.iter().enumerate().map(|(i, atom)| format!("  [{}] {atom}", i + 1)));
             }
         }
+        // Clean traces are mostly alike: each way they go is shown once.
+        let mut ways: Vec<(Vec<String>, Vec<ExecutionId>)> = Vec::new();
         for trace in &self.traces {
-            trace.render(&self.tfic.guard.after, &mut lines);
+            let way = trace.render(&self.tfic.guard.after);
+            match ways.iter_mut().find(|(known, _)| *known == way) {
+                Some((_, traces)) => traces.push(trace.execution),
+                None => ways.push((way, vec![trace.execution])),
+            }
+        }
+        for (way, traces) in ways {
+            let more = match traces.len() {
+                1 => String::new(),
+                n => format!(" and {} alike", n - 1),
+            };
+            lines.push(format!("trace {}{more} {}", traces[0], way[0]));
+            lines.extend(way.into_iter().skip(1));
         }
         lines
     }
 }
 
 impl TraceExplanation {
-    fn render(&self, atoms: &[Atom], lines: &mut Vec<String>) {
+    /// The first line goes behind the name of the trace.
+    fn render(&self, atoms: &[Atom]) -> Vec<String> {
         let fires = match self.fires {
             Some(pass) => format!("fires at pass {pass} of {}", self.passes.len()),
             None if self.passes.is_empty() => "the target is not reached".to_owned(),
             None => format!("does not fire ({} passes)", self.passes.len()),
         };
-        lines.push(format!("trace {} ({}): {fires}", self.execution, self.entry));
+        let mut lines = vec![format!("({}): {fires}", self.entry)];
         for (i, since) in self.true_since.iter().enumerate() {
             lines.push(match since {
                 Some(clock) => format!("  [{}] is true from clock {clock} on", i + 1),
@@ -300,6 +315,7 @@ impl TraceExplanation {
             lines.push(format!("  the passes go through {} instances: an arbiter numbers them", self.instances));
         }
         lines.extend(self.passes.iter().map(|pass| pass.render(atoms)));
+        lines
     }
 }
 

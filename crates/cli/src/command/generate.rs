@@ -41,6 +41,9 @@ pub(crate) struct Generate {
     /// Which pass: a number from 1, or `first` for the first at which the guard holds.
     #[arg(short, long, default_value = "1", value_parser = occurrence)]
     k: Occurrence,
+    /// With `-k first`, the pass of the clean traces that is meant.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pass: Option<u32>,
     /// Only a message with this outcome.
     #[arg(long, value_enum, default_value_t = OutcomeArgument::Any)]
     outcome: OutcomeArgument,
@@ -60,7 +63,7 @@ pub(crate) struct Generate {
     #[arg(long, value_enum, default_value_t = OracleArgument::Held)]
     expect: OracleArgument,
     /// Solve the guards of this fault file anew, and keep the rest of it.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["caller", "phase", "k", "outcome", "fault", "pattern", "after", "hold", "expect"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["caller", "phase", "k", "pass", "outcome", "fault", "pattern", "after", "hold", "expect"])]
     from: Option<PathBuf>,
     /// Take clean traces from this file (`aftershock record --out`) instead of the controller.
     #[arg(long, value_name = "FILE")]
@@ -162,7 +165,7 @@ impl Generate {
         scenario.check(&file)?;
         let mut syntheses = Vec::new();
         for index in 0..file.plan.faults.len() {
-            let synthesis = resolve(&file, index, &traces)?;
+            let synthesis = resolve(&file, index, self.pass, &traces)?;
             file.plan.faults[index] = synthesis.tfic.clone();
             syntheses.push(synthesis);
         }
@@ -241,10 +244,16 @@ impl Generate {
 
 /// Solve the guard of one fault of a file anew. What a hand-written guard of an order-sensitive fault names are its
 /// competing events; every other guard is solved for from nothing.
-pub(crate) fn resolve(file: &TemporalFault, index: usize, traces: &[Trace]) -> anyhow::Result<Synthesis> {
+pub(crate) fn resolve(
+    file: &TemporalFault,
+    index: usize,
+    pass: Option<u32>,
+    traces: &[Trace],
+) -> anyhow::Result<Synthesis> {
     let tfic = &file.plan.faults[index];
     let mut request = Request::new(tfic.target.clone(), tfic.fault.clone());
     request.pattern = tfic.pattern;
+    request.pass = pass;
     request.hold = tfic.hold.clone();
     request.max_injections = tfic.max_injections;
     request.groups = file.plan.groups.clone();

@@ -38,7 +38,7 @@ pub(crate) fn render(trace: &Trace, plan: &Plan) -> Vec<String> {
     rows.sort_by_key(|row| (row.clock, row.mark == Mark::Lost));
     let columns = columns(trace, &rows);
     rows.retain(|row| columns.contains_key(row.from.as_str()) && columns.contains_key(row.to.as_str()));
-    let rows = join_round_trips(rows);
+    let rows = join_repeats(join_round_trips(rows));
     let centers: Vec<usize> = (0..columns.len()).map(|i| i * GAP + GAP / 2 - 4).collect();
     let mut lines = vec![header(&columns, &centers)];
     lines.extend(rows.iter().map(|row| draw(row, &columns, &centers)));
@@ -153,6 +153,29 @@ fn join_round_trips(rows: Vec<Row>) -> Vec<Row> {
         joined.push(row);
     }
     joined
+}
+
+/// Equal round trips in a row become one with a count.
+fn join_repeats(rows: Vec<Row>) -> Vec<Row> {
+    let mut runs: Vec<(Row, usize)> = Vec::new();
+    for row in rows {
+        match runs.last_mut() {
+            Some((last, times))
+                if row.label.contains('⇄')
+                    && (&last.from, &last.to, &last.label) == (&row.from, &row.to, &row.label) =>
+            {
+                *times += 1;
+            }
+            _ => runs.push((row, 1)),
+        }
+    }
+    let counted = |(mut row, times): (Row, usize)| {
+        if times > 1 {
+            row.label = format!("{} ×{times}", row.label);
+        }
+        row
+    };
+    runs.into_iter().map(counted).collect()
 }
 
 fn header(columns: &BTreeMap<String, usize>, centers: &[usize]) -> String {

@@ -82,7 +82,12 @@ impl Relay {
             app: Side::new(Some(app)),
             upstream: Side::new(None),
             dial: Some(dial),
-            stage: Stage::Detecting { first: BytesMut::new(), greeting: BytesMut::new(), refused: false, deadline: None },
+            stage: Stage::Detecting {
+                first: BytesMut::new(),
+                greeting: BytesMut::new(),
+                refused: false,
+                deadline: None,
+            },
             called: false,
             counted: false,
             stopping: false,
