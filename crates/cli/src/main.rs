@@ -32,7 +32,7 @@ struct Arguments {
 enum Command {
     Demo(demo::Demo),
     Record(record::Record),
-    Generate(generate::Generate),
+    Generate(Box<generate::Generate>),
     Inject(inject::Inject),
     Explain(explain::Explain),
     Rounds(rounds::Rounds),

@@ -45,7 +45,7 @@ pub enum StoreError {
         path: PathBuf,
         /// Its version.
         found: i64,
-        /// [`open::VERSION`].
+        /// `open::VERSION`.
         known: i64,
     },
     /// An SQLite file of another program.

@@ -1,6 +1,6 @@
 //! One sidecar process: listeners, brain, controller, exporter and clock, on one thread.
 //!
-//! Everything that may change what is due (a message, a word of the controller, a deadline) goes through [`Hub`], which
+//! Everything that may change what is due (a message, a word of the controller, a deadline) goes through `Hub`, which
 //! passes on what comes out: resumed messages to their links, spans to the exporter, answers to the controller.
 
 #[cfg(test)]

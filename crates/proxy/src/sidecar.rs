@@ -1,6 +1,6 @@
 //! The brain of the sidecar: the four interception points, rounds and leases, without I/O (design §3).
 //!
-//! Messages come in through [`Interceptor`](crate::exchange::Interceptor) calls, the controller's words through
+//! Messages come in through [`Interceptor`] calls, the controller's words through
 //! [`Sidecar::on_control`], time and randomness as arguments; verdicts, edits, resumed messages, spans and answers to the
 //! controller come out. So every decision can be tested by a function call, and the same code runs in a simulated network.
 //!

@@ -139,18 +139,13 @@ fn columns(trace: &Trace, rows: &[Row]) -> BTreeMap<String, usize> {
 fn join_round_trips(rows: Vec<Row>) -> Vec<Row> {
     let mut joined: Vec<Row> = Vec::new();
     for row in rows {
-        if let Some(last) = joined.last_mut() {
-            if last.call == row.call
-                && row.mark == Mark::Arrives
-                && last.mark == Mark::Arrives
-                && row.note.is_empty()
-                && last.note.is_empty()
-            {
+        let unremarkable = |row: &Row| row.mark == Mark::Arrives && row.note.is_empty();
+        match joined.last_mut() {
+            Some(last) if last.call == row.call && unremarkable(last) && unremarkable(&row) => {
                 last.label = format!("{} ⇄ {}", last.label, row.label);
-                continue;
             }
+            _ => joined.push(row),
         }
-        joined.push(row);
     }
     joined
 }

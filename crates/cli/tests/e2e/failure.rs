@@ -83,3 +83,37 @@ fn signal(pid: u32, name: &str) {
         std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success()
     );
 }
+
+#[test]
+fn ctrl_c_on_inject_disarms_and_releases_what_was_parked() {
+    let system = System::start("topologies/fig2-patterns.yaml", &[]);
+    let patient = |text: String| text.replace("timeout: 3s", "timeout: 40s");
+    let scenario = system.file("scenarios/fig2-patterns/signup.yaml", patient);
+    system.run(&["record", &scenario, "--rounds", "2"]).expect(0);
+    let fault = system.file("scenarios/fig2-patterns/success-before-risk.yaml", |text| {
+        text.replace("{delay: 100ms}", "{delay: 60s}")
+    });
+    let mut command = aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &system.url]);
+    let inject = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut key = String::new();
+    eventually("the round runs", || {
+        let rounds = system.run(&["rounds", "--format", "json"]).json();
+        let running = rounds.as_array().unwrap().iter().find(|round| round["faults"] == 1);
+        key = running.map_or(String::new(), |round| round["key"].as_str().unwrap().to_owned());
+        !key.is_empty()
+    });
+    // Risk has answered, and signup has not got it.
+    eventually("the answer is parked", || system.events(4, &key).contains("response-sent"));
+    let risk = |log: &str| log.matches("\"RiskCheck\"").count();
+    let parked = risk(&system.events(2, &key));
+    let interrupted = Instant::now();
+    inject.signal("INT");
+    let finished = inject.wait(Duration::from_secs(15)).expect(1);
+    assert!(finished.stderr.contains("SIGINT"), "{}", finished.stderr);
+    let status = system.run(&["status", "--format", "json"]).expect(0).json();
+    assert_eq!(status["rounds"], serde_json::json!([]), "nothing is armed");
+    eventually("the parked answer arrived", || risk(&system.events(2, &key)) > parked);
+    assert!(interrupted.elapsed() < Duration::from_secs(9), "not by the lease's end: {:?}", interrupted.elapsed());
+    let rounds = system.run(&["rounds", "--format", "json"]).expect(0).json();
+    assert_eq!(rounds.as_array().unwrap().last().unwrap()["verdict"], "inconclusive", "{rounds:#}");
+}

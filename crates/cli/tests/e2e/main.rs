@@ -1,8 +1,11 @@
 //! The binary `aftershock` as its users run it: real processes, real sockets, nothing mocked.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test that cannot go on fails")]
+
 mod demo;
 mod failure;
 mod files;
+mod hostile;
 mod inject;
 mod quickstart;
 mod support;

@@ -28,7 +28,7 @@ pub(super) struct Request<'a> {
     pub(super) expects: bool,
 }
 
-/// A response head and what it says about its connection. `head.ends` depends on the request and is set by [`Response::of`].
+/// A response head and what it says about its connection. `head.ends` depends on the request and is set by `Response::of`.
 pub(super) struct Response<'a> {
     pub(super) head: ResponseHead<'a>,
     pub(super) close: bool,

@@ -4,7 +4,7 @@
 //! happens: write what can be written, carry out fates, hand on what may go on, read one side. Four system calls carry a
 //! request and its response; the future adds none.
 //!
-//! Order: what a call put out is written before fates are applied and before the [`Decider`] is asked what may go on
+//! Order: what a call put out is written before fates are applied and before the [`Decider`](crate::exchange::Decider) is asked what may go on
 //! (design §3.5: a held message follows the message that released it). If a peer is too slow to take it, asking waits.
 //!
 //! Back-pressure: a side is not read while the other side's backlog is at [`BACKLOG`] or its editor wants no bytes.
