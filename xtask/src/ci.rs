@@ -30,10 +30,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     run::pass(&mut run::cargo(&["build", "--workspace", "--locked"]))?;
     schemas::run(true)?;
     step("documentation");
-    run::pass(
-        run::cargo(&["doc", "--workspace", "--no-deps", "--locked"])
-            .env("RUSTDOCFLAGS", "-D warnings"),
-    )?;
+    run::pass(run::cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))?;
     step("tests");
     let tally = tests(missing.is_empty())?;
     if !missing.is_empty() {
