@@ -1,6 +1,6 @@
 //! Our member of `tracestate`: `aft=1-<execution>-<call>-<token>-<check>` (design §3.1).
 //!
-//! Each id is 16 lower-case hexadecimal digits, or `0` alone for none; the check is 8 digits. One value has one text.
+//! Each id is 16 lower-case hexadecimal digits, the check 8, or `0` alone for none. One value has one text.
 //! The same value text goes into the other carriers.
 
 use std::fmt;
@@ -47,15 +47,15 @@ impl Member {
             }
             _ => return Err(MemberError::Form),
         }
-        let mut id = || match fields.next() {
+        let mut number = |width: usize| match fields.next() {
             Some(b"0") => Ok(0),
-            Some(digits) if digits.len() == 16 => {
-                lower_hex(digits).filter(|id| *id != 0).map(|id| id as u64).ok_or(MemberError::Form)
+            Some(digits) if digits.len() == width => {
+                lower_hex(digits).filter(|number| *number != 0).map(|number| number as u64).ok_or(MemberError::Form)
             }
             _ => Err(MemberError::Form),
         };
-        let (execution, call, token) = (ExecutionId(id()?), CallId(id()?), Token(id()?));
-        let check = fields.next().filter(|digits| digits.len() == 8).and_then(lower_hex).ok_or(MemberError::Form)?;
+        let (execution, call, token) = (ExecutionId(number(16)?), CallId(number(16)?), Token(number(16)?));
+        let check = number(8)?;
         match fields.next() {
             None => Ok(Member { execution, call, token, check: check as u32 }),
             Some(_) => Err(MemberError::Form),
@@ -81,7 +81,10 @@ impl fmt::Display for Member {
                 id => write!(f, "-{id:016x}")?,
             }
         }
-        write!(f, "-{:08x}", self.check)
+        match self.check {
+            0 => f.write_str("-0"),
+            check => write!(f, "-{check:08x}"),
+        }
     }
 }
 
@@ -98,7 +101,7 @@ mod tests {
     #[test]
     fn the_text_has_sixteen_digits_or_a_single_zero() {
         for (value, text) in [
-            (member(0, 0, 0, 0), "1-0-0-0-00000000"),
+            (member(0, 0, 0, 0), "1-0-0-0-0"),
             (member(0xab, 1, 0, 0xdead_beef), "1-00000000000000ab-0000000000000001-0-deadbeef"),
             (
                 member(u64::MAX, u64::MAX, u64::MAX, u32::MAX),
@@ -113,25 +116,25 @@ mod tests {
     #[test]
     fn another_version_is_told_from_a_damaged_member() {
         for (text, expected) in [
-            ("2-0-0-0-00000000", MemberError::Version),
+            ("2-0-0-0-0", MemberError::Version),
             ("10-anything", MemberError::Version),
             ("9", MemberError::Version),
-            ("01-0-0-0-00000000", MemberError::Version),
+            ("01-0-0-0-0", MemberError::Version),
             ("", MemberError::Form),
             ("1", MemberError::Form),
-            ("-0-0-0-00000000", MemberError::Form),
-            (" 1-0-0-0-00000000", MemberError::Form),
-            ("1-0-0-0-0", MemberError::Form),
+            ("-0-0-0-0", MemberError::Form),
+            (" 1-0-0-0-0", MemberError::Form),
+            ("1-0-0-0-00000000", MemberError::Form),
             ("1-0-0-0", MemberError::Form),
-            ("1-0-0-0-00000000-0", MemberError::Form),
-            ("1-0-0-0-00000000-", MemberError::Form),
-            ("1--0-0-00000000", MemberError::Form),
-            ("1-0000000000000000-0-0-00000000", MemberError::Form),
-            ("1-00-0-0-00000000", MemberError::Form),
-            ("1-ab-0-0-00000000", MemberError::Form),
-            ("1-00000000000000AB-0-0-00000000", MemberError::Form),
+            ("1-0-0-0-0-0", MemberError::Form),
+            ("1-0-0-0-0-", MemberError::Form),
+            ("1--0-0-0", MemberError::Form),
+            ("1-0000000000000000-0-0-0", MemberError::Form),
+            ("1-00-0-0-0", MemberError::Form),
+            ("1-ab-0-0-0", MemberError::Form),
+            ("1-00000000000000AB-0-0-0", MemberError::Form),
             ("1-0-0-0-DEADBEEF", MemberError::Form),
-            ("1-+0000000000000ab-0-0-00000000", MemberError::Form),
+            ("1-+0000000000000ab-0-0-0", MemberError::Form),
         ] {
             assert_eq!(Member::parse(text), Err(expected), "{text:?}");
         }

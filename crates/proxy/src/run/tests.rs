@@ -209,9 +209,8 @@ impl Stage {
     /// A client of the round: its connection, after the request was sent.
     async fn buy(&self) -> BufReader<TcpStream> {
         let mut stream = TcpStream::connect(self.inbound).await.unwrap();
-        let request = format!(
-            "POST /buy HTTP/1.1\r\nhost: shop\r\ntracestate: aft=1-0-0-{ROUND}-00000000\r\ncontent-length: 0\r\n\r\n"
-        );
+        let request =
+            format!("POST /buy HTTP/1.1\r\nhost: shop\r\ntracestate: aft=1-0-0-{ROUND}-0\r\ncontent-length: 0\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         BufReader::new(stream)
     }

@@ -761,7 +761,7 @@ pub(crate) fn rule(service: &str, side: Side, of: &str, k: Occurrence, phase: Ph
 
 /// An entry request of the tests' round.
 pub(crate) fn tagged(request: Request) -> Request {
-    request.with("tracestate", &format!("aft=1-0-0-{ROUND}-00000000"))
+    request.with("tracestate", &format!("aft=1-0-0-{ROUND}-0"))
 }
 
 /// A span of a round, for whoever only moves spans.
