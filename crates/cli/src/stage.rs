@@ -101,7 +101,7 @@ impl Stage {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let controller = Controller::start(listener, Options::default()).await?;
         let url = format!("http://{}", controller.address());
-        let mut options = command::lab::options()?;
+        let mut options = command::lab_options()?;
         options.control = Some(url.clone());
         options.propagation = propagation;
         let client = Client::new(&url)?;

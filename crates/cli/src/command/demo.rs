@@ -24,6 +24,7 @@ const ROUNDS: u32 = 10;
 /// own ledgers say; stops everything.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

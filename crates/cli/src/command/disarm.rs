@@ -14,6 +14,7 @@ pub(crate) struct Disarm {
     all: bool,
     #[command(flatten)]
     at: AtControl,
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

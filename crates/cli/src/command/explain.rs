@@ -29,6 +29,7 @@ pub(crate) struct Explain {
     round: Option<i64>,
     #[command(flatten)]
     at: AtControl,
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

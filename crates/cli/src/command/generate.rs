@@ -10,7 +10,8 @@ use aftershock_core::event::{ApiRef, OutcomeFilter};
 use aftershock_core::name::{Api, Service, nearest};
 use aftershock_core::plan::{Atom, ErrorAnswer, Fault, Hold, Occurrence, Pattern, Phase, Plan, Target, Tfic};
 use aftershock_core::trace::Trace;
-use aftershock_generate::{Request, Synthesis, patterns, synthesize};
+use aftershock_generate::site::Groups;
+use aftershock_generate::{Request, Synthesis, acting_side, patterns, synthesize};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -194,11 +195,6 @@ impl Generate {
     fn file(&self, scenario: &str, traces: &[Trace]) -> anyhow::Result<TemporalFault> {
         let wanted = self.api.as_deref().expect("clap asks for --api or --from");
         let api = find(wanted, traces)?;
-        let competing: Vec<Atom> = self
-            .after
-            .iter()
-            .map(|text| Ok(patterns::competing(find(text, traces)?, self.caller.clone())))
-            .collect::<anyhow::Result<_>>()?;
         let phase = match self.phase {
             PhaseArgument::Request => Phase::Request,
             PhaseArgument::Response => Phase::Response,
@@ -222,6 +218,13 @@ impl Generate {
             post_effect: pattern == Some(Pattern::PostEffect),
             api: ApiRef::Api(api.clone()),
         };
+        // A competing answer counts where the target is: at its caller.
+        let caller = acting_side(&target, &Groups::new(), traces)?.caller;
+        let competing: Vec<Atom> = self
+            .after
+            .iter()
+            .map(|text| Ok(patterns::competing(find(text, traces)?, caller.clone())))
+            .collect::<anyhow::Result<_>>()?;
         let tfic = Tfic {
             target,
             fault: self.fault.clone(),

@@ -34,6 +34,7 @@ pub(crate) struct Inject {
     elsewhere: Elsewhere,
     #[command(flatten)]
     at: AtControl,
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aftershock_lab::{Launcher, Options, Propagation, Topology, up};
-use anyhow::Context;
+use aftershock_lab::{Propagation, Topology, up};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
@@ -62,6 +61,7 @@ pub(crate) struct Evaluate {
     /// Only these cases.
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -94,15 +94,6 @@ fn subnet(text: &str) -> Result<[u8; 3], String> {
     }
 }
 
-/// How the lab's processes are started: this binary again, and the sidecar's.
-pub(crate) fn options() -> anyhow::Result<Options> {
-    let this = std::env::current_exe().context("failed to find this program's own file")?;
-    let mut options = Options::new(Launcher { program: this, args: vec!["lab-service".into()] });
-    let (program, args) = super::sidecar_binary()?;
-    options.sidecar = Some(Launcher { program, args });
-    Ok(options)
-}
-
 impl Lab {
     pub(crate) async fn run(self) -> anyhow::Result<Ended> {
         match self {
@@ -115,7 +106,7 @@ impl Lab {
 impl Up {
     async fn run(self) -> anyhow::Result<Ended> {
         let topology = Topology::parse(&self.file.display().to_string(), &super::read(&self.file)?)?;
-        let mut options = options()?;
+        let mut options = super::lab_options()?;
         options.propagation = self.propagation.map(Into::into);
         options.subnet = Some(self.subnet);
         options.directory = self.logs.clone();

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use aftershock_control::client::Client;
 use aftershock_control::scenario::{Scenario, TemporalFault};
 use aftershock_core::trace::Trace;
+use aftershock_lab::{Launcher, Options};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -130,6 +131,15 @@ pub(crate) fn sidecar_binary() -> anyhow::Result<(PathBuf, Vec<OsString>)> {
     let this = std::env::current_exe().context("failed to find this program's own file")?;
     let lean = this.with_file_name("aftershock-proxy");
     if lean.is_file() { Ok((lean, Vec::new())) } else { Ok((this, vec!["proxy".into()])) }
+}
+
+/// How the lab's processes are started: this binary again, and the sidecar's.
+pub(crate) fn lab_options() -> anyhow::Result<Options> {
+    let this = std::env::current_exe().context("failed to find this program's own file")?;
+    let mut options = Options::new(Launcher { program: this, args: vec!["lab-service".into()] });
+    let (program, args) = sidecar_binary()?;
+    options.sidecar = Some(Launcher { program, args });
+    Ok(options)
 }
 
 /// `aftershock proxy …`.

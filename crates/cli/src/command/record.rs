@@ -34,6 +34,7 @@ pub(crate) struct Record {
     elsewhere: Elsewhere,
     #[command(flatten)]
     at: AtControl,
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -20,6 +20,7 @@ pub(crate) struct Rounds {
     limit: u32,
     #[command(flatten)]
     at: AtControl,
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

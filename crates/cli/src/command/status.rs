@@ -18,6 +18,7 @@ pub(crate) struct Status {
     wait: Option<usize>,
     #[command(flatten)]
     at: AtControl,
+    /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -1,25 +1,16 @@
 //! Input from outside that pretends to be ours: ignored, counted, and the request goes through.
 
-use std::io::{Read, Write};
 use std::time::Duration;
 
-use crate::support::System;
+use crate::support::{System, ask};
 
-/// POST a sign-up with these header lines; the status line.
+/// POST a checkout with these header lines; the status line.
 fn send(system: &System, lines: &str) -> String {
-    let mut stream = std::net::TcpStream::connect(format!("{}1:8080", system.prefix)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let body = r#"{"key":"hostile"}"#;
-    write!(
-        stream,
-        "POST /checkout HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n{lines}\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(!answer.to_ascii_lowercase().contains("aftershock-hop"), "nothing of ours comes back: {answer}");
-    answer.lines().next().unwrap_or_default().to_owned()
+    let entry = format!("{}1:8080", system.prefix);
+    let lines = format!("content-type: application/json\r\n{lines}");
+    let (head, _) = ask(&entry, "POST", "/checkout", &lines, r#"{"key":"hostile"}"#);
+    assert!(!head.to_ascii_lowercase().contains("aftershock-hop"), "nothing of ours comes back: {head}");
+    head.lines().next().unwrap_or_default().to_owned()
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod failure;
 mod files;
 mod hostile;
 mod inject;
+mod lab;
 mod quickstart;
 mod support;

@@ -184,9 +184,17 @@ impl System {
         ];
         arguments.extend(lab_arguments);
         let mut command = aftershock(&arguments);
-        let lab = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
-        let services = std::fs::read_to_string(root().join(topology)).unwrap().matches("{server: ").count();
-        run(&["status", "--wait", &services.to_string(), "--control", &url]).expect(0);
+        let mut lab = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
+        // The table of addresses comes when every process is ready.
+        let mut line = String::new();
+        let stdout = lab.0.as_mut().unwrap().stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        assert!(line.contains("service"), "the lab is up: {line:?}");
+        let sidecars = match lab_arguments.contains(&"--without-sidecars") {
+            true => 0,
+            false => std::fs::read_to_string(root().join(topology)).unwrap().matches("{server: ").count(),
+        };
+        run(&["status", "--wait", &sidecars.to_string(), "--control", &url]).expect(0);
         System { control: Some(control), lab, url, prefix: format!("{subnet}."), folder }
     }
 
@@ -235,15 +243,26 @@ fn serve(url: &str, folder: &Path) -> Running {
     Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
-/// The body of a plain GET, which must be answered with 200.
-pub(crate) fn get(address: &str, path: &str) -> String {
+/// The answer to one request on a connection of its own: head and body.
+pub(crate) fn ask(address: &str, method: &str, path: &str, lines: &str, body: &str) -> (String, String) {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\nconnection: close\r\n{lines}\r\n{body}"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+/// The body of a plain GET, which must be answered with 200.
+pub(crate) fn get(address: &str, path: &str) -> String {
+    let (head, body) = ask(address, "GET", path, "", "");
     assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
-    body.to_owned()
+    body
 }
