@@ -1,0 +1,250 @@
+//! Links in memory: an editor and the decider behind it, with an [`End`] on either side.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use aftershock_core::hop::{HopKey, Keyring};
+use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
+use aftershock_core::name::Service;
+use aftershock_core::w3c::{Member, TraceParent};
+use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
+use aftershock_proxy::config::Config;
+use aftershock_proxy::exchange::{
+    Closed, Decider, Editor, Edits, Fields, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume,
+    StreamId, Verdict,
+};
+use aftershock_proxy::sidecar::Sidecar;
+use aftershock_proxy::{h1, h2};
+use anyhow::Context as _;
+
+use crate::ends::{Context, End, Http1, Http2};
+use crate::{Protocol, Scenario, Traffic, measured};
+
+/// The round to which recorded traffic belongs.
+const ROUND: Token = Token(0x5eed_0000_0000_0001);
+/// Time between two exchanges. With the linger time of 30 s this many are remembered, far below any limit.
+const PACE: Duration = Duration::from_millis(10);
+
+/// A link: client, editor, server.
+struct Link {
+    decider: Rc<RefCell<dyn Decider>>,
+    id: LinkId,
+    editor: Box<dyn Editor>,
+    client: Box<dyn End>,
+    server: Box<dyn End>,
+    /// Bytes that an end has written.
+    written: Vec<u8>,
+    to_app: Vec<u8>,
+    to_upstream: Vec<u8>,
+}
+
+impl Link {
+    fn new(decider: Rc<RefCell<dyn Decider>>, listener: usize, protocol: Protocol) -> Self {
+        let id = decider.borrow_mut().opened(listener);
+        let (editor, client, server): (Box<dyn Editor>, Box<dyn End>, Box<dyn End>) = match protocol {
+            Protocol::Http1 => (Box::new(h1::Link::new()), Box::new(Http1), Box::new(Http1)),
+            Protocol::H2c => (Box::new(h2::Link::new()), Box::new(Http2::new()), Box::new(Http2::new())),
+        };
+        Self { decider, id, editor, client, server, written: Vec::new(), to_app: Vec::new(), to_upstream: Vec::new() }
+    }
+
+    /// Hands what an end has written to the editor, as the connection driver does.
+    fn carry(&mut self, up: bool, now: Instant) {
+        let (editor, bytes) = (&mut self.editor, std::mem::take(&mut self.written));
+        let mut decider = self.decider.borrow_mut();
+        measured(|| {
+            decider.intercept(self.id, now, &mut |decide| match up {
+                true => editor.app_bytes(&bytes, decide),
+                false => editor.upstream_bytes(&bytes, decide),
+            });
+            assert!(decider.resumes().is_empty(), "nothing is held here");
+        });
+        let out = self.editor.output();
+        self.to_app.extend_from_slice(&out.to_app.split());
+        self.to_upstream.extend_from_slice(&out.to_upstream.split());
+    }
+
+    /// A request with `context` goes through; returns the context that the server sees.
+    fn request(&mut self, context: &Context, now: Instant) -> anyhow::Result<Context> {
+        self.client.request(context, &mut self.written);
+        self.carry(true, now);
+        self.server.read(&mut self.to_upstream).context("the request did not arrive")
+    }
+
+    /// Its response goes through.
+    fn respond(&mut self, now: Instant) -> anyhow::Result<()> {
+        self.server.respond(&mut self.written);
+        self.carry(false, now);
+        self.client.read(&mut self.to_app).map(drop).context("the response did not arrive")
+    }
+}
+
+/// The links that an exchange passes, the first one at the front, and the brains among their deciders.
+pub(crate) struct Chain {
+    links: Vec<Link>,
+    brains: Vec<Rc<RefCell<Sidecar>>>,
+    tagged: bool,
+    now: Instant,
+    exchanges: u64,
+}
+
+impl Chain {
+    pub(crate) fn new(scenario: &Scenario) -> anyhow::Result<Self> {
+        let now = Instant::now();
+        let mut chain = Self {
+            links: Vec::new(),
+            brains: Vec::new(),
+            tagged: scenario.traffic == Traffic::Recorded,
+            now,
+            exchanges: 0,
+        };
+        let mut decider = |service: &str, listeners: &str| -> anyhow::Result<Rc<RefCell<dyn Decider>>> {
+            if scenario.traffic == Traffic::Editors {
+                return Ok(Rc::new(RefCell::new(Pass::default())));
+            }
+            let brain = Rc::new(RefCell::new(brain(service, listeners, now)?));
+            chain.brains.push(brain.clone());
+            Ok(brain)
+        };
+        let origin = decider("origin", "inbound:\n  - {listen: '127.0.0.1:3', to: '127.0.0.1:4'}\n")?;
+        chain.links.push(Link::new(origin, 0, scenario.protocol));
+        if scenario.links == 3 {
+            let front = decider(
+                "front",
+                "inbound:\n  - {listen: '127.0.0.1:1', to: '127.0.0.1:9'}\n\
+                 outbound:\n  - {listen: '127.0.0.1:2', callee: origin, to: ['127.0.0.1:3']}\n",
+            )?;
+            chain.links.insert(0, Link::new(front.clone(), 0, scenario.protocol));
+            chain.links.insert(1, Link::new(front, 1, scenario.protocol));
+        }
+        Ok(chain)
+    }
+
+    /// One exchange from the client at the front to the last server and back.
+    pub(crate) fn exchange(&mut self) -> anyhow::Result<()> {
+        self.exchanges += 1;
+        self.now += PACE;
+        let mut context = client_context(self.exchanges, self.tagged);
+        for link in &mut self.links {
+            context = link.request(&context, self.now)?;
+        }
+        for link in self.links.iter_mut().rev() {
+            link.respond(self.now)?;
+        }
+        let spans: usize = self.brains.iter().map(|brain| brain.borrow_mut().take_spans().len()).sum();
+        let expected = if self.tagged { self.links.len() } else { 0 };
+        anyhow::ensure!(spans == expected, "{spans} spans, expected {expected}");
+        Ok(())
+    }
+}
+
+/// What a client sends beside its request.
+fn client_context(number: u64, tagged: bool) -> Context {
+    let trace_id = u128::from(splitmix(number)) << 64 | u128::from(number);
+    let parent = TraceParent { version: 0, trace_id, parent_id: number, flags: 1 };
+    let mut context = vec![("traceparent".to_owned(), parent.to_string())];
+    if tagged {
+        let member = Member { execution: ExecutionId(0), call: CallId(0), token: ROUND, check: parent.check() };
+        context.push(("tracestate".to_owned(), format!("{}={member}", Member::KEY)));
+    }
+    context
+}
+
+/// A brain that a controller has registered, and armed with a round that records.
+fn brain(service: &str, listeners: &str, now: Instant) -> anyhow::Result<Sidecar> {
+    let text = format!(
+        "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: {service}\n\
+         templates: ['POST /cart/{{id}}/items', 'GET /cart/{{id}}']\n{listeners}"
+    );
+    let config = Config::parse("instructions.yaml", &text).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut drawn = 0;
+    let seed = service.len() as u64;
+    let random = move || {
+        drawn += 1;
+        splitmix(seed << 56 | drawn)
+    };
+    let mut brain = Sidecar::new(config, ObserverId(seed), Box::new(random), Box::new(|| 1_700_000_000_000_000_000));
+    let (front, origin): (Service, Service) = ("front".parse()?, "origin".parse()?);
+    let addresses = [("127.0.0.1:1", &front), ("127.0.0.1:3", &origin)];
+    let templates = vec!["POST /cart/{id}/items".to_owned(), "GET /cart/{id}".to_owned()];
+    let registry = Registry {
+        addresses: addresses.into_iter().map(|(address, service)| (address.to_owned(), service.clone())).collect(),
+        templates: BTreeMap::from([(front.clone(), templates.clone()), (origin.clone(), templates)]),
+        services: BTreeSet::from([front, origin]),
+    };
+    let keys = Keyring(vec![HopKey { id: 1, secret: [7; 16] }]);
+    let welcome =
+        FromController::Welcome { protocol: PROTOCOL, version: String::new(), keys, registry, late: Vec::new() };
+    brain.on_control(welcome, now);
+    brain.on_control(
+        FromController::Arm(Arm {
+            token: ROUND,
+            rules: Vec::new(),
+            events: Vec::new(),
+            gap_apis: BTreeSet::new(),
+            record: true,
+            constant_context: false,
+            lease: Duration::from_secs(3600),
+            max_parked: 64,
+        }),
+        now,
+    );
+    Ok(brain)
+}
+
+/// A permutation of the numbers; none that is used here becomes zero.
+fn splitmix(number: u64) -> u64 {
+    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Lets everything pass: what the editors cost alone.
+#[derive(Default)]
+struct Pass {
+    links: u64,
+}
+
+impl Interceptor for Pass {
+    fn request(&mut self, _: StreamId, _: &RequestHead<'_>) -> Verdict {
+        Verdict::Pass
+    }
+
+    fn response(&mut self, _: StreamId, _: &ResponseHead<'_>) -> Verdict {
+        Verdict::Pass
+    }
+
+    fn response_end(&mut self, _: StreamId, _: Option<&Fields<'_>>) -> Verdict {
+        Verdict::Pass
+    }
+
+    fn stamp(&mut self, _: StreamId, _: Part) -> Edits {
+        Edits::new()
+    }
+
+    fn refused(&mut self, _: StreamId, _: Refusal) {}
+
+    fn closed(&mut self, _: StreamId, _: Closed) {}
+}
+
+impl Decider for Pass {
+    fn opened(&mut self, _: usize) -> LinkId {
+        self.links += 1;
+        LinkId(self.links)
+    }
+
+    fn intercept(&mut self, _: LinkId, _: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
+        call(self);
+    }
+
+    fn gone(&mut self, _: LinkId) {}
+
+    fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
+        Vec::new()
+    }
+
+    fn opaque(&mut self, _: LinkId) {}
+}
