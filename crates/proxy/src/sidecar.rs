@@ -35,7 +35,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Instant;
 
@@ -81,11 +81,11 @@ pub struct Sidecar {
     rounds: Rounds,
     executions: Executions,
     calls: Calls,
-    links: HashMap<LinkId, Link>,
+    links: BTreeMap<LinkId, Link>,
     last_link: u64,
     /// The next address of each outbound listener.
     turns: Vec<usize>,
-    exchanges: HashMap<ExchangeId, Exchange>,
+    exchanges: BTreeMap<ExchangeId, Exchange>,
     /// Deadlines of parked messages, with a number that keeps equal ones apart. An entry that no longer fits is ignored.
     timers: BTreeMap<(Instant, u64), ExchangeId>,
     last_timer: u64,
@@ -130,9 +130,9 @@ impl Sidecar {
             keys: Keyring::default(),
             rounds: Rounds::default(),
             executions: Executions::default(),
-            links: HashMap::new(),
+            links: BTreeMap::new(),
             last_link: 0,
-            exchanges: HashMap::new(),
+            exchanges: BTreeMap::new(),
             timers: BTreeMap::new(),
             last_timer: 0,
             holding: BTreeMap::new(),
@@ -284,14 +284,16 @@ impl Sidecar {
     fn open_calls(&self, token: Token) -> Vec<OpenCall> {
         let calls = self.exchanges.values().filter_map(|exchange| exchange.call.as_deref());
         let mut open: Vec<OpenCall> = calls
-            .filter_map(|call| call.key.filter(|key| key.token == token).map(|key| (call, key)))
-            .map(|(call, key)| OpenCall {
-                side: call.side,
-                execution: key.execution,
-                call: call.id,
-                parent: call.parent,
-                api: call.api.clone(),
-                state: call.stage.open_state(),
+            .filter_map(|call| {
+                let key = call.key.filter(|key| key.token == token)?;
+                Some(OpenCall {
+                    side: call.side,
+                    execution: key.execution,
+                    call: call.id,
+                    parent: call.parent,
+                    api: call.api.clone()?,
+                    state: call.stage.open_state(),
+                })
             })
             .collect();
         open.sort_by_key(|call| (call.execution, call.call, call.side == Side::Callee));
@@ -382,8 +384,8 @@ impl Decider for Sidecar {
     }
 
     fn gone(&mut self, link: LinkId) {
-        let mut left: Vec<ExchangeId> = self.exchanges.keys().filter(|id| id.link == link).copied().collect();
-        left.sort_unstable();
+        let all = ExchangeId { link, stream: StreamId(0) }..=ExchangeId { link, stream: StreamId(u64::MAX) };
+        let left: Vec<ExchangeId> = self.exchanges.range(all).map(|(id, _)| *id).collect();
         if let Some(now) = self.now {
             for id in left {
                 self.close(id, crate::exchange::Closed::ByApplication, now);

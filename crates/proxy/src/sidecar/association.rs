@@ -4,7 +4,7 @@
 //! [`Calls`], the calls this process has open or had open within the linger time. Invariant: no step ever picks one of
 //! two executions. A correlation id that two executions carry, or that an unassociated call carries, says nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use aftershock_core::hop::{Hop, HopError, Keyring};
@@ -21,7 +21,7 @@ use super::header::{Arriving, Correlation, HopLine};
 pub(crate) const MAX_RECENT: usize = 16_384;
 
 /// Whether a call came in, so that it can be a parent, or went out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Direction {
     In,
     Out,
@@ -36,14 +36,42 @@ struct Known {
     correlations: SmallVec<[Correlation; 1]>,
 }
 
-/// The calls that carry one correlation id.
+/// Calls of which only the number counts, and the one that is left where there is one.
 #[derive(Debug, Default)]
+struct Tally {
+    count: u32,
+    /// Exclusive or of their ids: what is put in twice is out again, and what remains of one is its id.
+    ids: u64,
+}
+
+impl Tally {
+    fn put(&mut self, call: CallId) {
+        self.count += 1;
+        self.ids ^= call.0;
+    }
+
+    fn take(&mut self, call: CallId) {
+        self.count -= 1;
+        self.ids ^= call.0;
+    }
+
+    fn only(&self) -> Option<CallId> {
+        (self.count == 1).then_some(CallId(self.ids))
+    }
+}
+
+/// The calls that carry one correlation id. There is one of these for every recent call, so it is small where all
+/// belong to one execution.
+#[derive(Debug)]
 struct Carriers {
-    /// How many of each execution; `None` for calls that belong to none.
-    executions: BTreeMap<Option<Key>, usize>,
-    /// Inbound calls: whether each is open.
-    parents: BTreeMap<CallId, bool>,
-    open: usize,
+    /// An execution, and how many calls of it; `None` for calls that belong to none.
+    first: (Option<Key>, u32),
+    /// The same of other executions.
+    others: BTreeMap<Option<Key>, u32>,
+    /// Inbound calls that are open.
+    open: Tally,
+    /// Inbound calls that have ended.
+    ended: Tally,
 }
 
 /// What a correlation id says.
@@ -55,21 +83,44 @@ struct Correlated {
 }
 
 impl Carriers {
+    fn new(key: Option<Key>) -> Self {
+        Carriers { first: (key, 0), others: BTreeMap::new(), open: Tally::default(), ended: Tally::default() }
+    }
+
+    fn put(&mut self, key: Option<Key>) {
+        match &mut self.first {
+            (first, count) if *first == key => *count += 1,
+            _ => *self.others.entry(key).or_default() += 1,
+        }
+    }
+
+    /// Whether any are left.
+    fn take(&mut self, key: Option<Key>) -> bool {
+        if self.first.0 == key {
+            self.first.1 -= 1;
+            if self.first.1 == 0 {
+                let Some(next) = self.others.pop_first() else { return false };
+                self.first = next;
+            }
+        } else if let Some(count) = self.others.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.others.remove(&key);
+            }
+        }
+        true
+    }
+
     fn says(&self) -> Option<Correlated> {
-        let mut executions = self.executions.keys();
-        let (Some(Some(key)), None) = (executions.next(), executions.next()) else { return None };
-        let only = |wanted: bool| {
-            let mut fitting = self.parents.iter().filter(|(_, open)| **open == wanted).map(|(call, _)| *call);
-            fitting.next().filter(|_| fitting.next().is_none())
-        };
-        let (parent, step) = match self.open {
+        let key = self.first.0.filter(|_| self.others.is_empty())?;
+        let (parent, step) = match (self.open.count, self.ended.count) {
             // Only calls that went out carry it: their execution is known, the call above them is not.
-            0 if self.parents.is_empty() => (None, Association::Ambiguous),
-            0 => (only(false), Association::Detached),
-            1 => (only(true), Association::Correlated),
+            (0, 0) => (None, Association::Ambiguous),
+            (0, _) => (self.ended.only(), Association::Detached),
+            (1, _) => (self.open.only(), Association::Correlated),
             _ => (None, Association::Ambiguous),
         };
-        Some(Correlated { key: *key, parent, step })
+        Some(Correlated { key, parent, step })
     }
 }
 
@@ -77,15 +128,15 @@ impl Carriers {
 #[derive(Debug)]
 pub(crate) struct Calls {
     /// By id and direction: a service that calls itself has both sides of a call here.
-    known: HashMap<(CallId, Direction), Known>,
-    carriers: HashMap<Correlation, Carriers>,
+    known: BTreeMap<(CallId, Direction), Known>,
+    carriers: BTreeMap<Correlation, Carriers>,
     ended: VecDeque<(Instant, CallId, Direction)>,
     linger: Duration,
 }
 
 impl Calls {
     pub(crate) fn new(linger: Duration) -> Self {
-        Calls { known: HashMap::new(), carriers: HashMap::new(), ended: VecDeque::new(), linger }
+        Calls { known: BTreeMap::new(), carriers: BTreeMap::new(), ended: VecDeque::new(), linger }
     }
 
     /// An inbound call begins.
@@ -102,11 +153,10 @@ impl Calls {
 
     fn begin(&mut self, call: CallId, direction: Direction, known: Known) {
         for correlation in &known.correlations {
-            let carriers = self.carriers.entry(correlation.clone()).or_default();
-            *carriers.executions.entry(known.key).or_default() += 1;
+            let carriers = self.carriers.entry(*correlation).or_insert_with(|| Carriers::new(known.key));
+            carriers.put(known.key);
             if direction == Direction::In {
-                carriers.parents.insert(call, true);
-                carriers.open += 1;
+                carriers.open.put(call);
             }
         }
         self.known.insert((call, direction), known);
@@ -127,14 +177,14 @@ impl Calls {
         known.open = false;
         for correlation in known.correlations.iter().filter(|_| direction == Direction::In) {
             if let Some(carriers) = self.carriers.get_mut(correlation) {
-                carriers.parents.insert(call, false);
-                carriers.open -= 1;
+                carriers.open.take(call);
+                carriers.ended.put(call);
             }
         }
-        self.ended.push_back((now, call, direction));
-        if self.ended.len() > MAX_RECENT {
+        if self.ended.len() == MAX_RECENT {
             self.forget_oldest();
         }
+        self.ended.push_back((now, call, direction));
     }
 
     /// Forget what ended longer ago than the linger time.
@@ -150,15 +200,9 @@ impl Calls {
         for correlation in &known.correlations {
             let Some(carriers) = self.carriers.get_mut(correlation) else { continue };
             if direction == Direction::In {
-                carriers.parents.remove(&call);
+                carriers.ended.take(call);
             }
-            if let Some(count) = carriers.executions.get_mut(&known.key) {
-                *count -= 1;
-                if *count == 0 {
-                    carriers.executions.remove(&known.key);
-                }
-            }
-            if carriers.executions.is_empty() {
+            if !carriers.take(known.key) {
                 self.carriers.remove(correlation);
             }
         }
@@ -233,8 +277,7 @@ pub(crate) fn inbound(
         Some(Ok(member)) => Some(member),
         None => None,
     };
-    let text = member.map_or(String::new(), |member| member.to_string());
-    let (hop, newer) = match read_hop(arriving.hop, keys, &text) {
+    let (hop, newer) = match read_hop(arriving.hop, keys, arriving.member_text()) {
         Ok(hop) => (hop, false),
         Err((ignored, newer)) => {
             counters.ignored(ignored);

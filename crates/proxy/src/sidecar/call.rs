@@ -45,7 +45,8 @@ pub(crate) enum HopSent {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) side: Side,
-    pub(crate) api: Api,
+    /// None: the call belongs to no round and is not recorded, so that nobody asks.
+    pub(crate) api: Option<Api>,
     pub(crate) grpc: bool,
     pub(crate) connect: bool,
     /// None: unassociated.
@@ -55,7 +56,7 @@ pub(crate) struct Call {
     pub(crate) caller: Option<Service>,
     pub(crate) association: Association,
     pub(crate) trace_id: u128,
-    /// The member under which this call's hop headers are tagged, in both directions.
+    /// The member under which this call's hop headers are tagged, in both directions; empty where they carry no evidence.
     pub(crate) member: String,
     pub(crate) hop: HopSent,
     pub(crate) record: bool,
@@ -143,8 +144,8 @@ impl Call {
         self.key.map_or(Token(0), |key| key.token)
     }
 
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { side: self.side, api: &self.api, caller: self.caller.as_ref() }
+    pub(crate) fn subject(&self) -> Option<Subject<'_>> {
+        Some(Subject { side: self.side, api: self.api.as_ref()?, caller: self.caller.as_ref() })
     }
 
     /// Whether the response's outcome stands in its head.

@@ -4,7 +4,8 @@
 //! [`MAX_PER_TOKEN`] executions; the one idle for longest is evicted first, one with an open call never. Who evicts says
 //! so: the round is told, and marks what follows.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use aftershock_core::evidence::{Gap, Knowledge};
 use aftershock_core::id::{CallId, ExecutionId, Token};
@@ -30,6 +31,11 @@ impl Key {
     pub(crate) fn of(member: &Member) -> Self {
         Key { token: member.token, execution: member.execution }
     }
+
+    /// Every key of a token.
+    fn all(token: Token) -> RangeInclusive<Self> {
+        Key { token, execution: ExecutionId(0) }..=Key { token, execution: ExecutionId(u64::MAX) }
+    }
 }
 
 /// One execution, as known here.
@@ -50,7 +56,7 @@ pub(crate) struct Execution {
     open: usize,
     /// When it became idle, if it is; the key in `Held::idle`.
     idle: Option<u64>,
-    seen: HashSet<CallId>,
+    seen: BTreeSet<CallId>,
 }
 
 impl Execution {
@@ -101,25 +107,23 @@ struct Held {
 /// All executions known here.
 #[derive(Debug, Default)]
 pub(crate) struct Executions {
-    all: HashMap<Key, Execution>,
+    all: BTreeMap<Key, Box<Execution>>,
     held: BTreeMap<Token, Held>,
     clock: u64,
 }
 
 impl Executions {
     pub(crate) fn get(&self, key: Key) -> Option<&Execution> {
-        self.all.get(&key)
+        self.all.get(&key).map(Box::as_ref)
     }
 
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Execution> {
-        self.all.get_mut(&key)
+        self.all.get_mut(&key).map(Box::as_mut)
     }
 
     /// The executions of `token`, in the order of their ids.
     pub(crate) fn of(&self, token: Token) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.all.keys().filter(|key| key.token == token).copied().collect();
-        keys.sort_unstable();
-        keys
+        self.all.range(Key::all(token)).map(|(key, _)| *key).collect()
     }
 
     /// The place that the next new execution will have.
@@ -129,7 +133,7 @@ impl Executions {
 
     /// Executions of `token` outlive their last call from now on.
     pub(crate) fn hold(&mut self, token: Token) {
-        let count = self.all.keys().filter(|key| key.token == token).count();
+        let count = self.all.range(Key::all(token)).count();
         self.held.entry(token).or_insert(Held { count, idle: BTreeMap::new() });
     }
 
@@ -137,7 +141,7 @@ impl Executions {
     pub(crate) fn release(&mut self, token: Token) {
         if self.held.remove(&token).is_some() {
             self.all.retain(|key, execution| key.token != token || execution.open > 0);
-            for (_, execution) in self.all.iter_mut().filter(|(key, _)| key.token == token) {
+            for (_, execution) in self.all.range_mut(Key::all(token)) {
                 execution.idle = None;
             }
         }
@@ -158,7 +162,7 @@ impl Executions {
                 }
                 held.count += 1;
             }
-            self.all.insert(key, Execution { born: self.clock, ..Execution::default() });
+            self.all.insert(key, Box::new(Execution { born: self.clock, ..Execution::default() }));
         }
         let execution = self.all.get_mut(&key).expect("it was there or has been put there");
         execution.open += 1;

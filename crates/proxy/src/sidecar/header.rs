@@ -1,5 +1,7 @@
 //! What a message brings of identity and evidence, read from its field lines, and the edits that put ours in.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use aftershock_core::hop;
 use aftershock_core::w3c::{Member, MemberError, TraceParent, TraceState, correlation};
 use smallvec::SmallVec;
@@ -9,8 +11,24 @@ use crate::exchange::{Edit, Edits, Fields};
 pub(crate) const TRACEPARENT: &str = "traceparent";
 pub(crate) const TRACESTATE: &str = "tracestate";
 
-/// A correlation id: the position of its header field in the configuration, and its one form.
-pub(crate) type Correlation = (u8, Box<str>);
+/// A correlation id, for comparing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Correlation {
+    /// The position of its header field in the configuration.
+    pub(crate) header: u8,
+    /// SipHash of its one form. That two ids share it is as likely as that two ids of ours are equal; who wants it to
+    /// happen could send the same id in the first place.
+    digest: u64,
+}
+
+impl Correlation {
+    /// The id that `value` of the header `name`, the configuration's `index`th, carries.
+    pub(crate) fn read(index: usize, name: &str, value: &[u8]) -> Option<Self> {
+        let mut hasher = DefaultHasher::new();
+        correlation(name, value)?.hash(&mut hasher);
+        Some(Correlation { header: u8::try_from(index).ok()?, digest: hasher.finish() })
+    }
+}
 
 /// A request's identity as it arrived.
 #[derive(Debug)]
@@ -56,11 +74,15 @@ impl<'a> Arriving<'a> {
         };
         let mut correlations = SmallVec::new();
         for (index, name) in correlate.iter().enumerate() {
-            if let Some(id) = fields.all(name).next().and_then(|value| correlation(name, value)) {
-                correlations.push((index as u8, id.into_boxed_str()));
-            }
+            correlations.extend(fields.all(name).next().and_then(|value| Correlation::read(index, name, value)));
         }
         Arriving { hop: HopLine::read(fields), state, member, traceparent, correlations }
+    }
+
+    /// The member as it arrived, beside which a hop header is tagged: a value has one text. Empty without one.
+    pub(crate) fn member_text(&self) -> &str {
+        let value = self.state.get(Member::KEY).filter(|_| matches!(self.member, Some(Ok(_))));
+        value.and_then(|value| std::str::from_utf8(value).ok()).unwrap_or_default()
     }
 
     /// What the member's check is compared with.
@@ -99,7 +121,10 @@ impl<'a> Arriving<'a> {
 fn state_edit(state: &TraceState) -> Edit {
     match state.value() {
         // A list that can be read is printable ASCII; what remains of a malformed one is nobody's to read.
-        Some(value) => Edit::Set(TRACESTATE, String::from_utf8_lossy(&value).into_owned()),
+        Some(value) => {
+            let text = String::from_utf8(value);
+            Edit::Set(TRACESTATE, text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+        }
         None => Edit::Remove(TRACESTATE),
     }
 }

@@ -172,10 +172,8 @@ impl Sidecar {
         for edit in edits {
             let Edit::Set(name, value) = edit else { continue };
             let Some(index) = self.config.correlate.iter().position(|known| known == name) else { continue };
-            correlations.retain(|(at, _)| usize::from(*at) != index);
-            if let Some(id) = w3c::correlation(name, value) {
-                correlations.push((index as u8, id.into_boxed_str()));
-            }
+            correlations.retain(|known| usize::from(known.header) != index);
+            correlations.extend(Correlation::read(index, name, value.as_bytes()));
         }
         correlations
     }
@@ -191,7 +189,7 @@ impl Sidecar {
         }
         if !token.is_zero() {
             for (index, name) in self.config.correlate.clone().into_iter().enumerate() {
-                let came = arriving.correlations.iter().any(|(at, _)| usize::from(*at) == index);
+                let came = arriving.correlations.iter().any(|known| usize::from(known.header) == index);
                 if name != TRACEPARENT && (constant || !came) {
                     let span = self.draw();
                     edits.push(Edit::Set(name, w3c::mint(name, trace_id, span)));
@@ -303,10 +301,12 @@ impl Sidecar {
         let mut edits = edits;
         arriving.remove_member(&mut edits);
         self.counters.associated(Association::Unassociated);
-        let api = self.callees[index].api(head);
-        for token in self.rounds.minding(&api) {
-            for key in self.executions.of(token) {
-                self.set_gap(key, GapKind::Number);
+        if !self.rounds.is_empty() {
+            let api = self.callees[index].api(head);
+            for token in self.rounds.minding(&api) {
+                for key in self.executions.of(token) {
+                    self.set_gap(key, GapKind::Number);
+                }
             }
         }
         Identity {

@@ -56,9 +56,12 @@ impl Sidecar {
 
     fn count(&mut self, id: ExchangeId, key: Key, event: EventKind, outcome: Option<Outcome>) -> u64 {
         let Some(call) = self.exchanges.get(&id).and_then(|exchange| exchange.call.as_deref()) else { return 0 };
-        let occurrence = Occurrence { event, api: &call.api, caller: call.caller.as_ref(), outcome };
-        let round = self.rounds.get(key.token).filter(|_| call.counted);
-        let events = round.map_or_else(Vec::new, |round| round.events(&occurrence));
+        let events = match (self.rounds.get(key.token), &call.api) {
+            (Some(round), Some(api)) if call.counted => {
+                round.events(&Occurrence { event, api, caller: call.caller.as_ref(), outcome })
+            }
+            _ => Vec::new(),
+        };
         let Some(execution) = self.executions.get_mut(key) else { return 0 };
         if !events.is_empty() {
             execution.version += 1;
@@ -382,13 +385,12 @@ impl Sidecar {
     /// The rules of a round go; what they keep goes on or is closed.
     pub(super) fn disarm(&mut self, token: Token) {
         let of_round = |call: &Call| call.token() == token && call.stage != Stage::Running;
-        let mut kept: Vec<ExchangeId> = self
+        let kept: Vec<ExchangeId> = self
             .exchanges
             .iter()
             .filter(|(_, exchange)| exchange.call.as_deref().is_some_and(of_round))
             .map(|(id, _)| *id)
             .collect();
-        kept.sort_unstable();
         for id in kept {
             let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { continue };
             match stage {

@@ -117,14 +117,15 @@ impl Sidecar {
         };
         let mut edits = std::mem::take(&mut identity.edits);
         edits.extend(host);
-        let api = match side {
-            Side::Callee => peers::api(&self.config.service, &self.config.templates, head),
-            Side::Caller => self.callees[index].api(head),
-        };
         if let Some(key) = identity.key {
             self.enter(key, side, &mut identity);
         }
         let token = identity.key.map_or(Token(0), |key| key.token);
+        let record = !probe && self.records(token);
+        let api = (record || !token.is_zero()).then(|| match side {
+            Side::Callee => peers::api(&self.config.service, &self.config.templates, head),
+            Side::Caller => self.callees[index].api(head),
+        });
         let allowed = identity.association != Association::Detached || self.config.allow_detached;
         let call = Call {
             side,
@@ -137,9 +138,12 @@ impl Sidecar {
             caller: identity.caller,
             association: identity.association,
             trace_id: identity.trace_id,
-            member: identity.member.map_or_else(String::new, |member| member.to_string()),
+            member: match (identity.hop, identity.member) {
+                (HopSent::Evidence, Some(member)) => member.to_string(),
+                _ => String::new(),
+            },
             hop: identity.hop,
-            record: !probe && self.records(token),
+            record,
             counted: !probe,
             target: !probe && allowed && identity.key.is_some(),
             request: None,
@@ -188,7 +192,8 @@ impl Sidecar {
         let mut shot = None;
         let mut holds: SmallVec<[Hold; 1]> = SmallVec::new();
         for (index, armed) in round.rules.iter().enumerate() {
-            if !frames.iter().any(|frame| armed.takes(call.subject(), *frame)) {
+            let takes = |subject| frames.iter().any(|frame| armed.takes(subject, *frame));
+            if !call.subject().is_some_and(takes) {
                 continue;
             }
             let k = execution.progress(index).number();
@@ -255,9 +260,10 @@ impl Sidecar {
             whole: round.is_whole(execution.born),
             faulted: call.injection.is_some(),
         };
+        let Some(subject) = call.subject() else { return false };
         round.rules.iter().enumerate().any(|(index, armed)| {
             let progress = execution.progress.get(index).copied().unwrap_or_default();
-            armed.takes(call.subject(), Frame::Outcome) && armed.can_fire(progress, point)
+            armed.takes(subject, Frame::Outcome) && armed.can_fire(progress, point)
         })
     }
 
@@ -365,8 +371,9 @@ impl Sidecar {
     // ── what leaves ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     fn stamp(&mut self, id: ExchangeId, part: Part) -> Edits {
-        let Some(exchange) = self.exchanges.get(&id) else { return Edits::new() };
-        let mut edits = if part == Part::Request { exchange.edits.clone() } else { Edits::new() };
+        let Some(exchange) = self.exchanges.get_mut(&id) else { return Edits::new() };
+        // The request leaves once.
+        let mut edits = if part == Part::Request { std::mem::take(&mut exchange.edits) } else { Edits::new() };
         let Some(call) = exchange.call.as_deref() else { return edits };
         let strip = match part {
             Part::Request => false,
@@ -395,6 +402,9 @@ impl Sidecar {
     }
 
     fn hop_header(&mut self, id: ExchangeId, sent: HopSent, part: Part) -> Option<String> {
+        if sent == HopSent::Nothing {
+            return None;
+        }
         let overflow = self.gap(GapKind::Evidence);
         let key = *self.keys.current()?;
         let call = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut())?;

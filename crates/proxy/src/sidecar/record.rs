@@ -17,7 +17,7 @@ pub(crate) struct Recorder<'a> {
     pub(crate) unix_nanos: u64,
 }
 
-/// The span of `call`, which is over.
+/// The span of `call`, which is over and was to be recorded.
 pub(crate) fn span(call: Call, how: Closed, recorder: Recorder<'_>) -> CallSpan {
     let token = call.token();
     CallSpan {
@@ -29,7 +29,7 @@ pub(crate) fn span(call: Call, how: Closed, recorder: Recorder<'_>) -> CallSpan 
         call: call.id,
         parent: call.parent,
         caller: call.caller,
-        api: call.api,
+        api: call.api.expect("what is recorded has been named"),
         association: call.association,
         trace_id: call.trace_id,
         request: call.request.unwrap_or(Instant { clock: 0, unix_nanos: recorder.unix_nanos }),

@@ -95,6 +95,11 @@ impl Rounds {
         self.live.contains_key(&token)
     }
 
+    /// Whether no round is live here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
     /// Whether the controller named it: live, or late.
     pub(crate) fn takes(&self, token: Token) -> bool {
         self.is_live(token) || self.late.contains(&token)
