@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use aftershock_core::duration::Interval;
 use aftershock_core::id::{ExecutionId, ObserverId, Token};
-use aftershock_core::name::Service;
+use aftershock_core::name::{Api, Service};
 use aftershock_core::plan::Plan;
 use aftershock_core::span::Association;
 use aftershock_core::trace::Trace;
@@ -100,7 +100,7 @@ pub struct Finished {
     /// Whether each execution is complete, and what is missing where it is not.
     pub incomplete: BTreeMap<ExecutionId, String>,
     /// Calls of the round's services during it that could not be associated, per service.
-    pub unassociated: BTreeMap<Service, u64>,
+    pub unassociated: BTreeMap<Service, BTreeMap<Api, u64>>,
 }
 
 /// What became of a fault, worst first (design §3.7).

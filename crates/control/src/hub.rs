@@ -149,7 +149,7 @@ impl Hub {
             let Some(connected) = state.registry.get_mut(observer).filter(|known| known.is(connection)) else {
                 return true;
             };
-            let unassociated = connected.unassociated();
+            let unassociated = connected.unassociated().clone();
             match message {
                 FromSidecar::Hello(_) => return false,
                 FromSidecar::Counters(counters) => {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aftershock_core::id::{ObserverId, Token};
-use aftershock_core::span::Association;
+use aftershock_core::name::Api;
 use aftershock_core::wire::{self, Counters, FromController, Hello};
 use tokio::sync::{Notify, mpsc};
 
@@ -58,8 +58,8 @@ impl Connected {
         self.connection == connection
     }
 
-    pub(crate) fn unassociated(&self) -> u64 {
-        self.counters.associations.get(&Association::Unassociated).copied().unwrap_or(0)
+    pub(crate) fn unassociated(&self) -> &BTreeMap<Api, u64> {
+        &self.counters.unassociated
     }
 }
 

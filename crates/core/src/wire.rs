@@ -23,6 +23,9 @@ pub const PROTOCOL: u32 = 1;
 /// The longest line either side accepts, in bytes.
 pub const MAX_LINE: usize = 4 << 20;
 
+/// Most Apis in [`Counters::unassociated`].
+pub const MAX_UNASSOCIATED: usize = 256;
+
 /// The path of the HTTP/1.1 upgrade that opens the connection, with `Upgrade: aftershock/1`.
 pub const UPGRADE_PATH: &str = "/v1/sidecar";
 
@@ -149,6 +152,9 @@ pub enum OpenState {
 pub struct Counters {
     /// Calls per step of the association ladder.
     pub associations: BTreeMap<Association, u64>,
+    /// Unassociated calls that its service sent, by what they call; not more than [`MAX_UNASSOCIATED`] Apis.
+    #[serde(default)]
+    pub unassociated: BTreeMap<Api, u64>,
     /// Things ignored, by name: `hop-forged`, `hop-oversized`, `member-stale`, `token-unknown`, `replay`, …
     pub ignored: BTreeMap<String, u64>,
     /// Connections that were neither HTTP/1 nor HTTP/2.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use aftershock_control::client::Client;
 use aftershock_control::runner::{RoundOutcome, Runner, Step};
-use aftershock_core::name::Service;
+use aftershock_core::name::{Api, Service};
 use aftershock_core::trace::Trace;
 use anyhow::Context;
 use clap::Args;
@@ -46,7 +46,7 @@ pub(crate) struct Recording {
     scenario: String,
     rounds: Vec<i64>,
     /// Calls that carried no context, per calling service, over all rounds.
-    unassociated: BTreeMap<Service, u64>,
+    unassociated: BTreeMap<Service, BTreeMap<Api, u64>>,
     pub(crate) traces: Vec<Trace>,
 }
 
@@ -68,8 +68,9 @@ impl Recording {
             traces: Vec::new(),
         };
         for outcome in outcomes {
-            for (service, count) in outcome.finished.unassociated {
-                *recording.unassociated.entry(service).or_default() += count;
+            for (service, apis) in outcome.finished.unassociated {
+                let of_service = recording.unassociated.entry(service).or_default();
+                apis.into_iter().for_each(|(api, calls)| *of_service.entry(api).or_default() += calls);
             }
             recording.traces.extend(outcome.finished.traces);
         }
@@ -109,24 +110,34 @@ impl Record {
     }
 }
 
-/// How many rounds, calls and Apis were recorded, and what carried no context.
+/// How many calls and Apis of a round were recorded, and which carried no context.
 pub(crate) fn summary(recording: &Recording) -> String {
-    let calls = recording.traces.first().map_or(0, |trace| trace.calls.iter().filter(|c| c.caller.is_some()).count());
-    let apis: BTreeSet<_> = recording
-        .traces
-        .iter()
-        .flat_map(|trace| trace.calls.iter().filter(|call| call.caller.is_some()).map(|call| &call.api))
-        .collect();
-    let mut text = format!(
-        "{} clean rounds recorded: {calls} calls of {} Apis behind the entry in the first",
-        recording.rounds.len(),
-        apis.len()
-    );
-    for (service, count) in &recording.unassociated {
-        text.push_str(&format!(
-            "\n{} calls that {service} sends carry no context: passed on, not in the trace, never faulted",
-            count / recording.rounds.len().max(1) as u64
-        ));
+    let rounds = recording.rounds.len().max(1) as u64;
+    let inner = || recording.traces.iter().flat_map(|trace| &trace.calls).filter(|call| call.caller.is_some());
+    let apis: BTreeSet<&Api> = inner().map(|call| &call.api).collect();
+    let lost = || recording.unassociated.values().flatten();
+    let all_apis: BTreeSet<&Api> = apis.iter().copied().chain(lost().map(|(api, _)| api)).collect();
+    let calls = inner().count() as u64;
+    let all = calls + lost().map(|(_, calls)| calls).sum::<u64>();
+    let mut text = format!("{rounds} clean rounds recorded; behind the entry, ");
+    if all == calls {
+        text.push_str(&format!("{} calls of {} Apis in each", calls / rounds, apis.len()));
+        return text;
+    }
+    text.push_str(&format!(
+        "{} of {} calls and {} of {} Apis in each carry context",
+        calls / rounds,
+        all / rounds,
+        apis.len(),
+        all_apis.len()
+    ));
+    for (service, apis) in &recording.unassociated {
+        for (api, calls) in apis {
+            text.push_str(&format!(
+                "\n{service} calls {api} {} times without: passed on, never faulted",
+                calls / rounds
+            ));
+        }
     }
     text
 }

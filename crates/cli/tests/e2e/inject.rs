@@ -22,8 +22,9 @@ fn faults_at_the_shop_leave_the_charges_they_should() {
     let scenario = system.file(CHECKOUT, |text| text);
     let recorded = system.run(&["record", &scenario, "--rounds", "10"]).expect(0);
     // Three of the twenty calls carry no context, and with them the only calls to Convert.
-    assert!(recorded.stdout.contains("17 calls of 11 Apis"), "{}", recorded.stdout);
-    assert!(recorded.stdout.contains("3 calls"), "{}", recorded.stdout);
+    assert!(recorded.stdout.contains("17 of 20 calls and 11 of 12 Apis"), "{}", recorded.stdout);
+    let convert = "checkoutservice calls currencyservice hipstershop.CurrencyService/Convert 3 times without";
+    assert!(recorded.stdout.contains(convert), "{}", recorded.stdout);
 
     // Charged, the answer lost: exactly one charge before the retry, and two in the end.
     let fault = system.file(LOST_CHARGE, |text| text);

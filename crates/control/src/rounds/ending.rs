@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aftershock_core::id::{ExecutionId, ObserverId};
-use aftershock_core::name::Service;
+use aftershock_core::name::{Api, Service};
 use aftershock_core::trace::Trace;
 use aftershock_core::wire::{FromController, OpenCall};
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ struct Gathered {
     traces: Vec<Trace>,
     incomplete: BTreeMap<ExecutionId, String>,
     missing: Vec<String>,
-    unassociated: BTreeMap<Service, u64>,
+    unassociated: BTreeMap<Service, BTreeMap<Api, u64>>,
 }
 
 impl Hub {
@@ -189,12 +189,15 @@ fn gather(state: &State, live: &Live, unconfirmed: &BTreeSet<Service>, silent: &
         missing.push("no sidecar recorded a call of the round".to_owned());
     }
 
-    let mut unassociated: BTreeMap<Service, u64> = BTreeMap::new();
+    let mut unassociated: BTreeMap<Service, BTreeMap<Api, u64>> = BTreeMap::new();
     for (observer, participant) in &live.participants {
-        let now = state.registry.get(*observer).filter(|_| !participant.gone).map_or(0, |one| one.unassociated());
-        let during = now.saturating_sub(participant.unassociated);
-        if during > 0 {
-            *unassociated.entry(participant.service.clone()).or_default() += during;
+        let Some(connected) = state.registry.get(*observer).filter(|_| !participant.gone) else { continue };
+        for (api, now) in connected.unassociated() {
+            let before = participant.unassociated.get(api).copied().unwrap_or(0);
+            if *now > before {
+                let of_service = unassociated.entry(participant.service.clone()).or_default();
+                *of_service.entry(api.clone()).or_default() += now - before;
+            }
         }
     }
     Gathered { traces, incomplete, missing, unassociated }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aftershock_core::duration::Interval;
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
-use aftershock_core::name::Service;
+use aftershock_core::name::{Api, Service};
 use aftershock_core::wire::{FromController, OpenCall};
 use tokio::time::Instant;
 
@@ -62,7 +62,7 @@ pub(super) struct Participant {
     /// Its connection ended since. One that comes back is another participant, a late one.
     pub(super) gone: bool,
     /// Its calls without association, before the round.
-    pub(super) unassociated: u64,
+    pub(super) unassociated: BTreeMap<Api, u64>,
     /// Its open calls.
     pub(super) seen: Seen,
     /// Whether it said so since it was last asked.
@@ -77,7 +77,7 @@ impl Participant {
             refused: None,
             disarmed: false,
             gone: false,
-            unassociated: 0,
+            unassociated: BTreeMap::new(),
             seen: Seen::default(),
             spoke: false,
         }
@@ -116,7 +116,7 @@ impl Live {
 
     // ---- what sidecars say; those that took no part are not listened to --------------------------------------------
 
-    pub(crate) fn armed(&mut self, observer: ObserverId, unassociated: u64) {
+    pub(crate) fn armed(&mut self, observer: ObserverId, unassociated: BTreeMap<Api, u64>) {
         if let Some(participant) = self.participants.get_mut(&observer) {
             participant.armed = true;
             participant.unassociated = unassociated;

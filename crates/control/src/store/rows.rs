@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aftershock_core::id::ExecutionId;
-use aftershock_core::name::Service;
+use aftershock_core::name::{Api, Service};
 use aftershock_core::span::CallSpan;
 use aftershock_core::trace::Trace;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -69,10 +69,14 @@ pub(super) fn finish(connection: &mut Connection, id: RoundId, finished: &Finish
             .prepare_cached("INSERT INTO incomplete (round, execution, reason) VALUES (?1, ?2, ?3)")?
             .execute(params![id.0, execution.to_string(), reason])?;
     }
-    for (service, calls) in &finished.unassociated {
+    for (service, api, calls) in finished
+        .unassociated
+        .iter()
+        .flat_map(|(service, apis)| apis.iter().map(move |(api, calls)| (service, api, calls)))
+    {
         transaction
-            .prepare_cached("INSERT INTO unassociated (round, service, calls) VALUES (?1, ?2, ?3)")?
-            .execute(params![id.0, service.as_str(), i64::try_from(*calls).unwrap_or(i64::MAX)])?;
+            .prepare_cached("INSERT INTO unassociated (round, service, api, calls) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![id.0, service.as_str(), api.to_string(), i64::try_from(*calls).unwrap_or(i64::MAX)])?;
     }
     for span in finished.traces.iter().flat_map(|trace| &trace.calls).flat_map(|call| call.spans()) {
         transaction
@@ -173,16 +177,22 @@ fn finished(transaction: &Transaction<'_>, id: RoundId, verdict: Verdict, reason
             })
         },
     )?;
-    let unassociated = collect(transaction, "SELECT service, calls FROM unassociated WHERE round = ?1", id, |row| {
-        Ok((of_text::<Service>("service", &row.get::<_, String>(0)?)?, row.get::<_, i64>(1)?.unsigned_abs()))
+    let counted = "SELECT service, api, calls FROM unassociated WHERE round = ?1";
+    let counted = collect(transaction, counted, id, |row| {
+        let service: Service = of_text("service", &row.get::<_, String>(0)?)?;
+        Ok((service, of_text::<Api>("api", &row.get::<_, String>(1)?)?, row.get::<_, i64>(2)?.unsigned_abs()))
     })?;
+    let mut unassociated: BTreeMap<Service, BTreeMap<Api, u64>> = BTreeMap::new();
+    for (service, api, calls) in counted {
+        unassociated.entry(service).or_default().insert(api, calls);
+    }
     Ok(Finished {
         verdict,
         faults,
         reasons,
         traces: traces(transaction, id)?,
         incomplete: incomplete(transaction, id)?,
-        unassociated: unassociated.into_iter().collect(),
+        unassociated,
     })
 }
 

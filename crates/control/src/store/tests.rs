@@ -33,7 +33,8 @@ fn finished(verdict: Verdict) -> Finished {
         reasons: vec!["the sidecar of payment lost 3 spans".to_owned()],
         traces: checkout(),
         incomplete: [(ExecutionId(2), "the sidecar of payment lost 3 spans".to_owned())].into(),
-        unassociated: [("currency".parse().unwrap(), 3)].into(),
+        unassociated: [("checkout".parse().unwrap(), [("currency shop.Currency/Convert".parse().unwrap(), 3)].into())]
+            .into(),
     }
 }
 

@@ -52,8 +52,9 @@ CREATE TABLE late (
 CREATE TABLE unassociated (
     round   INTEGER NOT NULL REFERENCES rounds (id) ON DELETE CASCADE,
     service TEXT NOT NULL,
+    api     TEXT NOT NULL,
     calls   INTEGER NOT NULL,
-    PRIMARY KEY (round, service)
+    PRIMARY KEY (round, service, api)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE spans (

@@ -115,6 +115,11 @@ pub(crate) fn open(side: Side, execution: u64, call: u64, parent: Option<u64>, s
     }
 }
 
+/// What unassociated calls call.
+pub(crate) fn convert() -> aftershock_core::name::Api {
+    "currency shop.Currency/Convert".parse().unwrap()
+}
+
 impl Sidecar {
     pub(crate) async fn connect(api: Api, service: &'static str, observer: u64) -> Sidecar {
         Sidecar::with(api, service, observer, Manners::default()).await
@@ -184,7 +189,9 @@ impl Sidecar {
     }
 
     pub(crate) fn unassociated(&self, calls: u64) {
-        self.inner.lock().unwrap().counters.associations.insert(Association::Unassociated, calls);
+        let counters = &mut self.inner.lock().unwrap().counters;
+        counters.associations.insert(Association::Unassociated, calls);
+        counters.unassociated.insert(convert(), calls);
     }
 
     /// The next message for which `pick` gives something; earlier ones are skipped.

@@ -7,7 +7,7 @@ use aftershock_core::plan::{Plan, Side};
 use aftershock_core::trace::Trace;
 use aftershock_core::wire::{FromController, FromSidecar, OpenState};
 
-use crate::sidecar::{Manners, Sidecar, export, open};
+use crate::sidecar::{Manners, Sidecar, convert, export, open};
 use crate::spans::{charge_client, charge_server, dropped_charge, entry};
 use crate::*;
 
@@ -34,7 +34,8 @@ async fn a_recording_is_clean_once_every_span_is_in_and_its_traces_can_be_had() 
     let finished = finish(api, round.id, AMPLE).await;
     assert_eq!((finished.verdict, finished.faults.len(), finished.incomplete.len()), (Verdict::Clean, 0, 0));
     assert_eq!(finished.traces[0].calls.len(), 2);
-    assert_eq!(finished.unassociated, [("checkout".parse().unwrap(), 3)].into(), "only those during the round");
+    let during = [("checkout".parse().unwrap(), [(convert(), 3)].into())].into();
+    assert_eq!(finished.unassociated, during, "only those during the round");
     assert_eq!(clean_traces(api, "checkout").await, finished.traces);
     assert_eq!(clean_traces(api, "other").await, []);
     assert_eq!(checkout.hears_disarm().await, round.token);

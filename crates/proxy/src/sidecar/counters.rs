@@ -1,6 +1,7 @@
 //! What a sidecar counts of itself, for `status`: ladder steps, things ignored, opaque connections.
 
 use aftershock_core::hop::HopError;
+use aftershock_core::name::Api;
 use aftershock_core::span::Association;
 use aftershock_core::w3c::MemberError;
 use aftershock_core::wire;
@@ -88,6 +89,17 @@ impl Counters {
     /// A call stood on this step of the ladder.
     pub(crate) fn associated(&mut self, step: Association) {
         *self.0.associations.entry(step).or_default() += 1;
+    }
+
+    /// A call of its service could not be associated.
+    pub(crate) fn unassociated(&mut self, api: &Api) {
+        self.associated(Association::Unassociated);
+        let counted = &mut self.0.unassociated;
+        if let Some(calls) = counted.get_mut(api) {
+            *calls += 1;
+        } else if counted.len() < wire::MAX_UNASSOCIATED {
+            counted.insert(api.clone(), 1);
+        }
     }
 
     pub(crate) fn ignored(&mut self, what: Ignored) {

@@ -300,9 +300,9 @@ impl Sidecar {
     ) -> Identity {
         let mut edits = edits;
         arriving.remove_member(&mut edits);
-        self.counters.associated(Association::Unassociated);
+        let api = self.callees[index].api(head);
+        self.counters.unassociated(&api);
         if !self.rounds.is_empty() {
-            let api = self.callees[index].api(head);
             for token in self.rounds.minding(&api) {
                 for key in self.executions.of(token) {
                     self.set_gap(key, GapKind::Number);
