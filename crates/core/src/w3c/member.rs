@@ -74,17 +74,21 @@ impl FromStr for Member {
 /// The value, without `aft=`.
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("1")?;
-        for id in [self.execution.0, self.call.0, self.token.0] {
-            match id {
-                0 => f.write_str("-0")?,
-                id => write!(f, "-{id:016x}")?,
-            }
+        // Put together first: every request that passes a sidecar has one written.
+        let mut text = [0; "1-0123456789abcdef-0123456789abcdef-0123456789abcdef-01234567".len()];
+        let mut end = 0;
+        let mut put = |byte| {
+            text[end] = byte;
+            end += 1;
+        };
+        put(b'1');
+        let ids = [self.execution.0, self.call.0, self.token.0].map(|id| (id, 16));
+        for (number, digits) in ids.into_iter().chain([(u64::from(self.check), 8)]) {
+            put(b'-');
+            let digits = if number == 0 { 1 } else { digits };
+            (0..digits).rev().for_each(|digit| put(b"0123456789abcdef"[(number >> (4 * digit) & 0xf) as usize]));
         }
-        match self.check {
-            0 => f.write_str("-0"),
-            check => write!(f, "-{check:08x}"),
-        }
+        f.write_str(std::str::from_utf8(&text[..end]).expect("digits and dashes are UTF-8"))
     }
 }
 

@@ -79,7 +79,7 @@ impl TraceState {
 
     /// Puts `key=value` at the left, in place of every other member with `key`, and keeps the limits.
     pub fn prepend(&mut self, key: &str, value: &str) -> Result<(), InvalidMember> {
-        let member = format!("{key}={value}").into_bytes();
+        let member = [key, "=", value].concat().into_bytes();
         if !well_formed(&member) {
             return Err(InvalidMember(format!("{key}={value}").chars().take(80).collect()));
         }
