@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         }
     };
     match run(arguments.command) {
+        Ok(_) if !output::complete() => ExitCode::from(1),
         Ok(Ended::AsExpected) => ExitCode::SUCCESS,
         Ok(Ended::Unexpected) => ExitCode::from(2),
         Err(error) => {

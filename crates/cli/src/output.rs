@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "printing is this module's job")]
 
 use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -17,9 +18,27 @@ pub(crate) enum Format {
     Json,
 }
 
-/// A line of a result, on stdout. A reader that went away is no error.
+/// Whether some of the result could not be written, so that the exit code must not say that all is well.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// A line of a result, on stdout. A reader that went away is no error; a full disk is, see [`complete`].
 pub(crate) fn line(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            if !LOST.swap(true, Ordering::Relaxed) {
+                remark(format!("error: failed to write the result: {error}"));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether everything that was printed on stdout got there, or nobody wanted it any more.
+pub(crate) fn complete() -> bool {
+    if std::io::stdout().flush().is_err_and(|error| error.kind() != std::io::ErrorKind::BrokenPipe) {
+        LOST.store(true, Ordering::Relaxed);
+    }
+    !LOST.load(Ordering::Relaxed)
 }
 
 /// A result as JSON, on stdout.

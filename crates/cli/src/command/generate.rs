@@ -166,11 +166,17 @@ impl Generate {
         scenario.check(&file)?;
         let mut syntheses = Vec::new();
         for index in 0..file.plan.faults.len() {
-            let synthesis = resolve(&file, index, self.pass, &traces)?;
+            let synthesis = match &self.from {
+                Some(_) => resolve(&file, index, self.pass, &traces)?,
+                // The guard so far is what `--after` asks for, with any pattern or none.
+                None => solve(&file, index, self.pass, file.plan.faults[index].guard.after.clone(), &traces)?,
+            };
             file.plan.faults[index] = synthesis.tfic.clone();
             syntheses.push(synthesis);
         }
         let text = file.to_yaml()?;
+        // What is written here must be accepted by `inject`: a status of the wrong protocol, for example, is not.
+        TemporalFault::parse("the generated file", &text).context("failed to make a fault that can be injected")?;
         if let Some(path) = &self.out {
             std::fs::write(path, &text).with_context(|| format!("failed to write {}", path.display()))?;
         }
@@ -254,15 +260,26 @@ pub(crate) fn resolve(
     traces: &[Trace],
 ) -> anyhow::Result<Synthesis> {
     let tfic = &file.plan.faults[index];
+    let competing = if tfic.pattern == Some(Pattern::OrderSensitive) { tfic.guard.after.clone() } else { Vec::new() };
+    solve(file, index, pass, competing, traces)
+}
+
+/// Solve the guard of one fault of a file, with its competing events.
+fn solve(
+    file: &TemporalFault,
+    index: usize,
+    pass: Option<u32>,
+    competing: Vec<Atom>,
+    traces: &[Trace],
+) -> anyhow::Result<Synthesis> {
+    let tfic = &file.plan.faults[index];
     let mut request = Request::new(tfic.target.clone(), tfic.fault.clone());
     request.pattern = tfic.pattern;
     request.pass = pass;
     request.hold = tfic.hold.clone();
     request.max_injections = tfic.max_injections;
     request.groups = file.plan.groups.clone();
-    if tfic.pattern == Some(Pattern::OrderSensitive) {
-        request.competing = tfic.guard.after.clone();
-    }
+    request.competing = competing;
     request.other_faults = file
         .plan
         .faults

@@ -1,6 +1,6 @@
 //! Files, arguments and exit codes.
 
-use crate::support::{free_port, root, run};
+use crate::support::{Finished, aftershock, free_port, root, run};
 
 /// Write `text` to a file and hand its path to `with`.
 fn file<T>(name: &str, text: &str, with: impl FnOnce(&str) -> T) -> T {
@@ -21,6 +21,15 @@ fn usage_errors_end_with_1_and_help_with_0() {
         assert!(help.stdout.len() > 200, "{command} --help teaches:\n{}", help.stdout);
     }
     run(&["--version"]).expect(0);
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let finished: Finished = aftershock(&["schema", "Scenario"]).stdout(full()).output().unwrap().into();
+    let finished = finished.expect(1);
+    assert!(finished.stderr.contains("failed to write the result"), "{}", finished.stderr);
+    assert_eq!(finished.stderr.matches("error:").count(), 1, "{}", finished.stderr);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod demo;
 mod failure;
 mod files;
+mod generate;
 mod hostile;
 mod inject;
 mod lab;
