@@ -73,6 +73,20 @@ pub enum RunError {
         /// Why.
         reason: String,
     },
+    /// The round was judged, but the system's state afterwards could not be read, so the oracle found nothing.
+    #[error("{source}\n  round {}, key {key}: {verdict}, but what the system made of it cannot be said{}", id.0, listed(.reasons))]
+    Unread {
+        /// The round.
+        id: RoundId,
+        /// Its business key.
+        key: String,
+        /// Its verdict.
+        verdict: Verdict,
+        /// The verdict's reasons.
+        reasons: Vec<String>,
+        /// What could not be read.
+        source: Box<RunError>,
+    },
     /// No randomness for keys and trace ids.
     #[error("failed to draw random numbers: {0}")]
     Random(String),
@@ -352,7 +366,9 @@ impl Round<'_> {
         for invariant in &invariants {
             if invariant.when == When::AfterRound {
                 evaluated.insert(&invariant.name);
-                self.evaluate(invariant, &mut judgement).await?;
+                // Who killed the service that keeps the state wants to know at least the verdict.
+                let read = self.evaluate(invariant, &mut judgement).await;
+                read.map_err(|error| self.unread(live.id, &finished, error))?;
             }
         }
         let unevaluated = invariants.iter().filter(|invariant| !evaluated.contains(invariant.name.as_str()));
@@ -375,6 +391,17 @@ impl Round<'_> {
             as_declared,
             notes,
         })
+    }
+
+    fn unread(&self, id: RoundId, finished: &Finished, error: RunError) -> RunError {
+        let of_faults = finished.faults.iter().flat_map(|fault| &fault.reasons);
+        RunError::Unread {
+            id,
+            key: self.key.to_owned(),
+            verdict: finished.verdict,
+            reasons: finished.reasons.iter().chain(of_faults).cloned().collect(),
+            source: Box::new(error),
+        }
     }
 
     fn breaks_as_declared(&self, broken: &[String]) -> bool {

@@ -33,7 +33,9 @@ pub(super) fn open_file(path: &Path, flags: OpenFlags) -> Result<Connection, Sto
     {
         return Err(failed(format!("there is no directory {}", folder.display())));
     }
-    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+    // Absolute, since SQLite takes names such as `:memory:` and `file:…` for something else than a file here.
+    let absolute = std::path::absolute(path).map_err(|error| failed(error.to_string()))?;
+    let connection = Connection::open_with_flags(absolute, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(|error| failed(error.to_string()))?;
     prepare(connection, path)
 }

@@ -216,6 +216,17 @@ async fn a_read_only_store_and_one_without_a_folder_are_refused() {
     assert!(error.ends_with("cannot be opened: it is a directory"), "{error}");
 }
 
+#[test]
+fn a_name_that_sqlite_would_take_for_something_else_is_a_file() {
+    let name = std::path::PathBuf::from(format!("file:aftershock-{}?mode=memory", std::process::id()));
+    let opened = open::open_file(&name, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE);
+    drop(opened.unwrap());
+    let kept = name.is_file();
+    // Nothing else may be left in the crate's folder, where tests run.
+    std::fs::remove_file(&name).unwrap();
+    assert!(kept);
+}
+
 #[tokio::test]
 async fn a_second_controller_on_the_same_file_is_refused_until_the_first_is_gone() {
     let folder = tempfile::tempdir().unwrap();

@@ -60,6 +60,11 @@ fn not_faulted(plan: &Plan, armed: &Armed<'_>, trace: &Trace, sighting: &Sightin
     let Some(pass) = sighting.pass else { return format!("{place} was not looked at") };
     let went = format!("pass {} ({place})", pass.k);
     let Some(passed_by) = &pass.passed_by else { return format!("{went} was not faulted") };
+    // Decided at the same clock: the same message, of which another rule of the plan was first.
+    let other = sighting.span.injection.as_ref().filter(|it| it.rule != pass.rule && it.decided == pass.clock);
+    if let (PassedBy::Spent, Some(other)) = (passed_by, other) {
+        return format!("{went} was already taken by faults[{}]: a message gets one fault", other.rule);
+    }
     match passed_by {
         PassedBy::GuardFalse(atoms) => {
             let mut false_atoms: Vec<String> =

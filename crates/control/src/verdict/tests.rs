@@ -527,6 +527,23 @@ fn a_target_that_came_at_the_wrong_time_is_missed_and_the_reason_is_told() {
 }
 
 #[test]
+fn the_second_of_two_faults_of_one_message_is_missed_and_names_the_first() {
+    let mut round = lost_charge().hit(3, 1);
+    let second = round.plan.faults[0].clone();
+    round.plan.faults.push(second);
+    let decided = round.at(Side::Caller, 3).injection.as_ref().unwrap().decided;
+    let spent = |clock| Pass { rule: 1, k: 1, clock, passed_by: Some(PassedBy::Spent) };
+    round.at(Side::Caller, 3).passes.push(spent(decided));
+    let (faults, verdict) = round.judged();
+    assert_eq!((faults[0].verdict, faults[1].verdict, verdict), (Verdict::Injected, Verdict::Missed, Verdict::Missed));
+    let said = |faults: &[FaultVerdict]| faults[1].reasons.join("\n");
+    assert!(said(&faults).ends_with("was already taken by faults[0]: a message gets one fault"), "{}", said(&faults));
+    // Another message of the same call is another matter.
+    round.at(Side::Caller, 3).passes.last_mut().unwrap().clock = decided - 1;
+    assert!(said(&round.judged().0).contains("came when the rule had ended"));
+}
+
+#[test]
 fn one_reached_execution_makes_the_round_missed_and_each_says_its_reason() {
     let mut round = lost_charge().passed(3, 1, PassedBy::Outcome);
     let mut other = checkout();

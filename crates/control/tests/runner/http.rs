@@ -235,7 +235,11 @@ async fn a_state_that_cannot_be_read_ends_the_round_as_not_run() {
         );
         let (runner, client) = runner(Controller::default(), scenario(&one_request(&entry, "", &more)), &log).await;
         let error = runner.round(None, &()).await.unwrap_err();
-        assert_eq!(error.to_string(), format!("failed to evaluate the invariant \"one\": GET {ledger}/x: status 500"));
+        let error = error.to_string();
+        let said = format!("failed to evaluate the invariant \"one\": GET {ledger}/x: status 500");
+        assert_eq!(error.lines().next(), Some(&said[..]), "{error}");
+        // A round that was judged before is told of.
+        assert_eq!(error.contains("but what the system made of it cannot be said"), when == "after_round", "{error}");
         client.farewells().await;
         let lines: Vec<String> =
             outline(&log.lines()).into_iter().map(|line| line.split("/p?").next().unwrap().trim().to_owned()).collect();
