@@ -261,7 +261,7 @@ impl Source<'_> {
         let mut inbound = Vec::new();
         for entry in &file.inbound {
             let listen = self.listen(&entry.listen, &mut taken)?;
-            inbound.push(Inbound { listen, to: self.address(&entry.to)? });
+            inbound.push(Inbound { listen, to: self.upstream(&entry.to, listen)? });
         }
         let mut outbound = Vec::new();
         for entry in file.outbound {
@@ -269,7 +269,7 @@ impl Source<'_> {
             if entry.to.is_empty() {
                 return Err(self.error(&entry.to, "expected at least one address, `host:port`"));
             }
-            let to = entry.to.iter().map(|to| self.address(to)).collect::<Result<_, _>>()?;
+            let to = entry.to.iter().map(|to| self.upstream(to, listen)).collect::<Result<_, _>>()?;
             outbound.push(Outbound { listen, callee: entry.callee, to, host: entry.host });
         }
         let linger = match &file.linger {
@@ -302,6 +302,15 @@ impl Source<'_> {
         })?;
         if address.port() != 0 && taken.insert(address, ()).is_some() {
             return Err(self.error(text, format!("expected each listener once, found {address} again")));
+        }
+        Ok(address)
+    }
+
+    /// Where a listener's connections go on to. Its own address would make each connection one more without end.
+    fn upstream(&self, text: &Spanned<String>, listen: SocketAddr) -> Result<String, Located> {
+        let address = self.address(text)?;
+        if address.parse() == Ok(listen) {
+            return Err(self.error(text, format!("expected another address than the listener's own, found {address}")));
         }
         Ok(address)
     }
@@ -453,6 +462,7 @@ linger: 5s
             ("127.9.9.1:5050\", to", "localhost:5050\", to", 6, "expected an IP address and port"),
             ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1\"", 6, "expected `host:port`"),
             ("127.9.9.1:20002", "127.9.9.1:20001", 9, "found 127.9.9.1:20001 again"),
+            ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1:5050\"", 6, "expected another address than"),
             ("to: [\"[::1]:80\"]", "to: []", 9, "expected at least one address"),
             ("http://127.0.0.1:4700", "https://127.0.0.1:4700", 4, "expected `http://host:port`"),
             ("carrier: tracestate", "carrier: baggage", 13, "unknown value `baggage`"),

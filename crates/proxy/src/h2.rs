@@ -417,4 +417,11 @@ impl Editor for Link {
             && self.out.to_app.len() < OUTPUT_LIMIT
             && self.out.to_upstream.len() < 4 * OUTPUT_LIMIT
     }
+
+    fn idle(&self) -> bool {
+        // Frames of the connection alone, such as a PING in the making, are nobody's exchange, but the beginning of a
+        // frame may be that of a request.
+        let between = |side: &Side| side.reader.between_frames() && side.block.is_none();
+        self.streams.is_empty() && self.early.is_empty() && between(&self.app) && between(&self.upstream)
+    }
 }

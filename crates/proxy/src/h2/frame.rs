@@ -182,6 +182,11 @@ impl Reader {
         Self { preface: true, ..Self::default() }
     }
 
+    /// Whether the preface and a whole number of frames were read.
+    pub(crate) fn between_frames(&self) -> bool {
+        !self.preface && (self.partial.is_empty() || self.used) && self.skip == 0 && self.large.is_none()
+    }
+
     /// Octets kept.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {

@@ -386,3 +386,35 @@ fn the_end_of_the_application_is_passed_on_and_parked_messages_die() {
     assert_eq!(net.decisions(), ["request 1 POST / ends", "closed 1 ByApplication"]);
     assert_eq!((net.link.output().app, net.link.output().upstream), (Fate::Close, Fate::Reset));
 }
+
+#[test]
+fn a_link_is_idle_when_no_exchange_and_no_beginning_of_one_is_there() {
+    assert!(!Net::silent().link.idle(), "the preface may be on its way");
+    let mut net = Net::new();
+    assert!(net.link.idle());
+    // In the middle of a frame, wherever it is cut, and of a block of several frames.
+    let head = headers(&mut net.app_encoder, 1, true, &[(":method", "GET"), (":scheme", "http"), (":path", "/")]);
+    for cut in 1..head.len() {
+        net.app(&head[cut - 1..cut]);
+        assert!(!net.link.idle(), "after {cut} octets");
+    }
+    net.app(&head[head.len() - 1..]);
+    assert!(!net.link.idle(), "the request is under way");
+    net.up_headers(1, false, OK);
+    assert!(!net.link.idle(), "the response is under way");
+    net.up(&data(1, true, b"done"));
+    assert!(net.link.idle());
+    let block = block_of(&mut net.app_encoder, &[(":method", "GET"), (":scheme", "http"), (":path", "/")]);
+    net.app(&frame_of(1, 1, 3, &block));
+    assert!(!net.link.idle(), "CONTINUATION must follow");
+    net.app(&frame_of(9, 4, 3, &[]));
+    net.up_headers(3, true, OK);
+    assert!(net.link.idle());
+    // What is parked keeps its link, also with nothing on the wire.
+    net.script.response.insert(5, Verdict::Park);
+    net.request(5, true, "/held");
+    net.up_headers(5, true, OK);
+    assert!(!net.link.idle());
+    net.resume(5, Resume::Pass);
+    assert!(net.link.idle());
+}
