@@ -23,13 +23,11 @@ static LOST: AtomicBool = AtomicBool::new(false);
 
 /// A line of a result, on stdout. A reader that went away is no error; a full disk is, see [`complete`].
 pub(crate) fn line(text: impl std::fmt::Display) {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            if !LOST.swap(true, Ordering::Relaxed) {
-                remark(format!("error: failed to write the result: {error}"));
-            }
-        }
-        _ => {}
+    if let Err(error) = writeln!(std::io::stdout(), "{text}")
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+        && !LOST.swap(true, Ordering::Relaxed)
+    {
+        remark(format!("error: failed to write the result: {error}"));
     }
 }
 
