@@ -78,7 +78,7 @@ pub enum ControlError {
     /// It would be reachable from other hosts.
     #[error(
         "{0} can be reached from other hosts, and whoever reaches the controller can fault traffic: listen on a loopback \
-         address, or allow it explicitly"
+         address"
     )]
     NotLoopback(SocketAddr),
     /// The listener is not usable.

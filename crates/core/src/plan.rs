@@ -275,7 +275,8 @@ impl fmt::Display for Fault {
             Fault::Abort => f.write_str("abort"),
             Fault::Error(answer) => match (answer.status, answer.grpc_status) {
                 (_, Some(code)) => write!(f, "error grpc-status {code}"),
-                (status, None) => write!(f, "error {}", status.unwrap_or(500)),
+                (Some(status), None) => write!(f, "error {status}"),
+                (None, None) => f.write_str("error"),
             },
         }
     }

@@ -63,8 +63,17 @@ impl Inject {
         let runner = Runner::new(client.clone(), scenario);
         let progress = Progress::new("injecting", self.trials.into());
         let mut rounds = Vec::new();
-        for _ in 0..self.trials {
-            rounds.push(runner.round(Some(&fault), &()).await?);
+        let mut stopped = None;
+        for trial in 1..=self.trials {
+            match runner.round(Some(&fault), &()).await {
+                Ok(outcome) => rounds.push(outcome),
+                Err(error) if rounds.is_empty() => return Err(error.into()),
+                // What was found until then is not thrown away.
+                Err(error) => {
+                    stopped = Some(anyhow::Error::from(error).context(format!("stopped at trial {trial}")));
+                    break;
+                }
+            }
             progress.step();
         }
         drop(progress);
@@ -81,6 +90,9 @@ impl Inject {
         match self.format {
             Format::Json => output::json(&report)?,
             Format::Human => human(&report, &fault.plan),
+        }
+        if let Some(error) = stopped {
+            return Err(error);
         }
         let good = report.injected == report.trials && report.as_declared == report.trials;
         Ok(if good { Ended::AsExpected } else { Ended::Unexpected })

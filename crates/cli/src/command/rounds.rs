@@ -63,7 +63,10 @@ impl Rounds {
             return Ok(Ended::AsExpected);
         }
         if rounds.is_empty() {
-            output::line("no rounds yet");
+            match &self.scenario {
+                Some(scenario) => output::line(format!("no rounds of scenario {scenario}")),
+                None => output::line("no rounds yet"),
+            }
             return Ok(Ended::AsExpected);
         }
         let mut table = output::table(["round", "scenario", "key", "faults", "verdict", "oracle"]);

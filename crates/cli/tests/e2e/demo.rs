@@ -3,10 +3,11 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Running, aftershock, alive, descendants, eventually};
+use crate::support::{Running, aftershock, alive, alone, descendants, eventually};
 
 #[test]
 fn the_demo_injects_each_fault_once_and_the_ledgers_agree() {
+    let _alone = alone();
     let demo = Running::start(aftershock(&["demo", "--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut children = Vec::new();
     eventually("the shop's twenty processes run", || {
@@ -39,6 +40,7 @@ fn the_demo_injects_each_fault_once_and_the_ledgers_agree() {
 
 #[test]
 fn ctrl_c_stops_every_child_of_the_demo() {
+    let _alone = alone();
     let demo = Running::start(aftershock(&["demo", "--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut children = Vec::new();
     eventually("the shop's twenty processes run", || {

@@ -9,7 +9,7 @@ use crate::support::{Running, System, aftershock, eventually, get};
 fn when_the_controller_dies_parked_messages_go_on_and_nothing_is_faulted() {
     let mut system = System::start("topologies/online-boutique.yaml", &[]);
     let patient = |text: String| {
-        text.replace("timeout: 500ms", "timeout: 40s")
+        text.replace("timeout: 2s", "timeout: 40s")
             .replace("      retry: {attempts: 2, on: [timeout, transport]}\n", "")
     };
     let scenario = system.file("scenarios/online-boutique/checkout.yaml", patient);

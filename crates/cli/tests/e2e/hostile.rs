@@ -1,7 +1,5 @@
 //! Input from outside that pretends to be ours: ignored, counted, and the request goes through.
 
-use std::time::Duration;
-
 use crate::support::{System, ask};
 
 /// POST a checkout with these header lines; the status line.
@@ -60,9 +58,8 @@ fn the_token_of_a_round_that_is_over_has_no_effect() {
     let fault = system.file("scenarios/fig2-patterns/double-charge.yaml", |text| text);
     let report = system.run(&["inject", &fault, "--scenario", &scenario, "--format", "json"]).expect(0).json();
     let token = report["rounds"][0]["finished"]["traces"][0]["token"].as_str().unwrap().to_owned();
-    let began = std::time::Instant::now();
     assert_eq!(send(&system, &format!("tracestate: aft=1-0-0-{token}-0\r\n")), "HTTP/1.1 200 OK");
-    assert!(began.elapsed() < Duration::from_millis(900), "the charge was not lost again: {:?}", began.elapsed());
+    // A lost answer would have been followed by a second charge.
     assert_eq!(system.ledger(6, "charges", "hostile"), 1);
     let status = system.run(&["status"]).expect(0);
     assert!(status.stdout.contains("token-unknown"), "{}", status.stdout);

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::support::{Finished, root, skipped};
+use crate::support::{Finished, alone, root, skipped};
 
 #[test]
 fn the_quick_start_of_the_readme_works() {
@@ -32,6 +32,7 @@ fn the_quick_start_of_the_readme_works() {
     }
     paths.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
     let script = format!("set -e\ntrap 'trap - EXIT; kill $(jobs -p) 2>/dev/null; wait' EXIT\n{commands}\n");
+    let _alone = alone();
     let finished: Finished = Command::new("bash")
         .args(["-c", &script])
         .current_dir(folder.path())

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The repository.
@@ -14,6 +15,12 @@ pub(crate) fn aftershock(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aftershock"));
     command.args(arguments).current_dir(root()).stdin(Stdio::null()).env_remove("AFTERSHOCK_CONTROL");
     command
+}
+
+/// Held by whoever runs a lab: its service times are real, and a second lab beside it on two cores would bend them.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a finished command came to.
@@ -158,11 +165,13 @@ pub(crate) struct System {
     pub(crate) prefix: String,
     /// Where scenario files and the store are.
     pub(crate) folder: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl System {
     /// Start `topology` with its sidecars registered.
     pub(crate) fn start(topology: &str, lab_arguments: &[&str]) -> System {
+        let alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let url = format!("http://127.0.0.1:{port}");
@@ -195,7 +204,7 @@ impl System {
             false => std::fs::read_to_string(root().join(topology)).unwrap().matches("{server: ").count(),
         };
         run(&["status", "--wait", &sidecars.to_string(), "--control", &url]).expect(0);
-        System { control: Some(control), lab, url, prefix: format!("{subnet}."), folder }
+        System { control: Some(control), lab, url, prefix: format!("{subnet}."), folder, _alone: alone }
     }
 
     /// A file of the repository, changed by `edit` and put onto this lab's addresses; its path.
