@@ -16,6 +16,8 @@ use crate::{Ended, draw};
 const SCHEMA: &str = "aftershock.dev/demo/v1";
 /// Clean rounds of the shop, and of each pattern.
 const ROUNDS: u32 = 10;
+/// Rounds with the fault before the demo gives up on it. One is what it takes.
+const MOST_ATTEMPTS: u32 = 3;
 
 /// Four faults at exactly the wrong moment, on services of the demo's own.
 ///
@@ -73,8 +75,13 @@ impl Demo {
             if human {
                 introduce(&rehearsal);
             }
-            let outcome = rehearsal.inject().await?;
-            let round = round(&rehearsal, &outcome).await?;
+            let mut attempts = 1;
+            let mut outcome = rehearsal.inject().await?;
+            while outcome.finished.verdict != Verdict::Injected && attempts < MOST_ATTEMPTS {
+                attempts += 1;
+                outcome = rehearsal.inject().await?;
+            }
+            let round = round(&rehearsal, &outcome, attempts).await?;
             if human {
                 tell(&rehearsal, &outcome, &round);
             }
@@ -144,14 +151,14 @@ fn guard(rehearsal: &Rehearsal<'_>) -> String {
     text
 }
 
-async fn round(rehearsal: &Rehearsal<'_>, outcome: &RoundOutcome) -> anyhow::Result<Round> {
+async fn round(rehearsal: &Rehearsal<'_>, outcome: &RoundOutcome, attempts: u32) -> anyhow::Result<Round> {
     let fault = outcome.finished.faults.first();
     let contradictions = rehearsal.case.contradictions(rehearsal.lab, &outcome.key).await?;
     Ok(Round {
         scenario: rehearsal.case.id,
         pattern: rehearsal.synthesis.tfic.pattern,
         verdict: outcome.finished.verdict,
-        attempts: 1,
+        attempts,
         guard: guard(rehearsal),
         premature: fault.map_or(0, |fault| fault.premature),
         multiple: fault.is_some_and(|fault| fault.multiple),
@@ -165,7 +172,7 @@ fn tell(rehearsal: &Rehearsal<'_>, outcome: &RoundOutcome, round: &Round) {
     super::inject::sequences(outcome, &rehearsal.fault().plan);
     output::line("");
     super::inject::attempts(outcome);
-    output::line(format!("  verdict  {}", round.verdict));
+    output::line(format!("  verdict  {}, attempts: {}", round.verdict, round.attempts));
     for reason in outcome.finished.faults.iter().flat_map(|fault| &fault.reasons) {
         output::line(format!("           {reason}"));
     }
