@@ -89,6 +89,11 @@ pub enum OutcomeFilter {
 }
 
 impl OutcomeFilter {
+    /// Whether it is the default, which files leave out.
+    pub(crate) fn is_any(&self) -> bool {
+        *self == OutcomeFilter::Any
+    }
+
     /// Whether `outcome` passes. Request events have none and pass.
     pub fn admits(self, outcome: Option<Outcome>) -> bool {
         match self {
@@ -163,12 +168,8 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller: Option<Service>,
     /// Only with this outcome; always `any` for request events.
-    #[serde(default, skip_serializing_if = "is_any")]
+    #[serde(default, skip_serializing_if = "OutcomeFilter::is_any")]
     pub outcome: OutcomeFilter,
-}
-
-fn is_any(filter: &OutcomeFilter) -> bool {
-    *filter == OutcomeFilter::Any
 }
 
 impl fmt::Display for Event {

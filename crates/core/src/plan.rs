@@ -149,7 +149,7 @@ pub struct Target {
     /// Request or response.
     pub phase: Phase,
     /// Only a message with this outcome is faulted; the outcome does not enter the number.
-    #[serde(default, skip_serializing_if = "is_any")]
+    #[serde(default, skip_serializing_if = "OutcomeFilter::is_any")]
     pub outcome: OutcomeFilter,
     /// Where in a stream; the frame with the outcome if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -157,10 +157,6 @@ pub struct Target {
     /// The post-effect condition: the message at hand says `ok`, and the callee's sidecar saw this very call end `ok`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub post_effect: bool,
-}
-
-fn is_any(filter: &OutcomeFilter) -> bool {
-    *filter == OutcomeFilter::Any
 }
 
 impl fmt::Display for Target {
@@ -188,7 +184,7 @@ pub struct Atom {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller: Option<Service>,
     /// Only with this outcome.
-    #[serde(default, skip_serializing_if = "is_any")]
+    #[serde(default, skip_serializing_if = "OutcomeFilter::is_any")]
     pub outcome: OutcomeFilter,
     /// At least this often.
     #[schemars(range(min = 1))]

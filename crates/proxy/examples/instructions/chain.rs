@@ -11,15 +11,13 @@ use aftershock_core::name::Service;
 use aftershock_core::w3c::{Member, TraceParent};
 use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
 use aftershock_proxy::config::Config;
-use aftershock_proxy::exchange::{
-    Closed, Decider, Editor, Edits, Fields, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume,
-    StreamId, Verdict,
-};
+use aftershock_proxy::exchange::{Decider, Editor, LinkId};
 use aftershock_proxy::sidecar::Sidecar;
 use aftershock_proxy::{h1, h2};
 use anyhow::Context as _;
 
 use crate::ends::{Context, End, Http1, Http2};
+use crate::pass::Pass;
 use crate::{Protocol, Scenario, Traffic, measured};
 
 /// The round to which recorded traffic belongs.
@@ -200,51 +198,4 @@ fn splitmix(number: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-/// Lets everything pass: what the editors cost alone.
-#[derive(Default)]
-struct Pass {
-    links: u64,
-}
-
-impl Interceptor for Pass {
-    fn request(&mut self, _: StreamId, _: &RequestHead<'_>) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn response(&mut self, _: StreamId, _: &ResponseHead<'_>) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn response_end(&mut self, _: StreamId, _: Option<&Fields<'_>>) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn stamp(&mut self, _: StreamId, _: Part) -> Edits {
-        Edits::new()
-    }
-
-    fn refused(&mut self, _: StreamId, _: Refusal) {}
-
-    fn closed(&mut self, _: StreamId, _: Closed) {}
-}
-
-impl Decider for Pass {
-    fn opened(&mut self, _: usize) -> LinkId {
-        self.links += 1;
-        LinkId(self.links)
-    }
-
-    fn intercept(&mut self, _: LinkId, _: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
-        call(self);
-    }
-
-    fn gone(&mut self, _: LinkId) {}
-
-    fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
-        Vec::new()
-    }
-
-    fn opaque(&mut self, _: LinkId) {}
 }

@@ -9,6 +9,8 @@
 
 mod chain;
 mod ends;
+#[path = "../shared/pass.rs"]
+mod pass;
 
 use std::hint::black_box;
 use std::io::{self, Write};

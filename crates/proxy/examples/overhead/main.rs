@@ -11,6 +11,8 @@
 mod http1;
 mod http2;
 mod load;
+#[path = "../shared/pass.rs"]
+mod pass;
 mod process;
 mod serve;
 

@@ -13,15 +13,14 @@ use aftershock_core::id::ObserverId;
 use aftershock_core::name::Service;
 use aftershock_core::wire::{FromController, PROTOCOL, Registry};
 use aftershock_proxy::config::Config;
-use aftershock_proxy::exchange::{
-    Closed, Decider, Edits, Fields, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId,
-    Verdict,
-};
+use aftershock_proxy::exchange::Decider;
 use aftershock_proxy::link::{Listener, Router, Stop};
 use aftershock_proxy::sidecar::Sidecar;
 use anyhow::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::pass::Pass;
 
 use crate::{Decide, http1, http2};
 
@@ -133,51 +132,4 @@ fn brain(listen: SocketAddr, to: SocketAddr) -> anyhow::Result<Sidecar> {
         FromController::Welcome { protocol: PROTOCOL, version: String::new(), keys, registry, late: Vec::new() };
     brain.on_control(welcome, Instant::now());
     Ok(brain)
-}
-
-/// Lets everything pass.
-#[derive(Default)]
-struct Pass {
-    links: u64,
-}
-
-impl Interceptor for Pass {
-    fn request(&mut self, _: StreamId, _: &RequestHead<'_>) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn response(&mut self, _: StreamId, _: &ResponseHead<'_>) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn response_end(&mut self, _: StreamId, _: Option<&Fields<'_>>) -> Verdict {
-        Verdict::Pass
-    }
-
-    fn stamp(&mut self, _: StreamId, _: Part) -> Edits {
-        Edits::new()
-    }
-
-    fn refused(&mut self, _: StreamId, _: Refusal) {}
-
-    fn closed(&mut self, _: StreamId, _: Closed) {}
-}
-
-impl Decider for Pass {
-    fn opened(&mut self, _: usize) -> LinkId {
-        self.links += 1;
-        LinkId(self.links)
-    }
-
-    fn intercept(&mut self, _: LinkId, _: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
-        call(self);
-    }
-
-    fn gone(&mut self, _: LinkId) {}
-
-    fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
-        Vec::new()
-    }
-
-    fn opaque(&mut self, _: LinkId) {}
 }
