@@ -16,11 +16,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
+use aftershock_core::event::Outcome;
+use aftershock_core::id::CallId;
 use aftershock_core::id::{ExecutionId, ObserverId, Token};
 use aftershock_core::name::{Api, Service};
+use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::plan::Plan;
 use aftershock_core::span::Association;
 use aftershock_core::trace::Trace;
+use aftershock_core::wire::{Ruling, Tagging};
 use serde::{Deserialize, Serialize};
 
 /// A runner that says nothing for this long is taken for dead.
@@ -32,7 +36,7 @@ pub const RUNNER_LEASE: Duration = Duration::from_secs(10);
 pub struct RoundId(pub i64);
 
 /// `POST /v1/rounds`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StartRound {
     /// The scenario's name.
@@ -44,6 +48,77 @@ pub struct StartRound {
     /// Clients whose environment is constant (design §3.1).
     #[serde(default)]
     pub constant_context: bool,
+    /// Apis whose outcome is not what their status says.
+    #[serde(default)]
+    pub outcomes: Vec<OutcomeOverride>,
+    /// Ordinary traffic that becomes executions of this round.
+    #[serde(default)]
+    pub traffic: Option<TaggedTraffic>,
+    /// When ordinary traffic suffers, the round is ended at once.
+    #[serde(default)]
+    pub stop: Option<StopCondition>,
+    /// How long a pass waits for the arbiter; the controller's own setting if left out.
+    #[serde(default)]
+    pub arbiter_timeout: Option<Interval>,
+}
+
+/// Ordinary traffic that is tagged where it enters (design §3.6).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaggedTraffic {
+    /// The service that it enters at.
+    pub entry: Service,
+    /// Which requests.
+    #[serde(flatten)]
+    pub tagging: Tagging,
+}
+
+/// A bound on the error rate of ordinary traffic while a round runs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopCondition {
+    /// Errors in a million ordinary entry requests, over all of them since the round began.
+    pub errors_per_million: u32,
+    /// Nothing is concluded from fewer requests.
+    pub min_requests: u64,
+}
+
+/// What the arbiter did, in its order (design §3.4). Numbers and shots are judged by it, never by clocks across instances.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArbiterEntry {
+    /// Which rule of the plan.
+    pub rule: usize,
+    /// In which execution.
+    pub execution: ExecutionId,
+    /// On which call.
+    pub call: CallId,
+    /// The sidecar that asked or said so.
+    pub observer: ObserverId,
+    /// What happened.
+    pub act: ArbiterAct,
+}
+
+/// One act of the arbiter, or one that it was told of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "act")]
+pub enum ArbiterAct {
+    /// A pass was numbered and ruled on, or a held one ruled on again.
+    Ruled {
+        /// Its number, from 1.
+        number: u32,
+        /// Whether its sidecar said that guard and outcome hold.
+        ready: bool,
+        /// Its outcome.
+        outcome: Option<Outcome>,
+        /// The answer.
+        ruling: Ruling,
+    },
+    /// A granted shot was fired.
+    Fired,
+    /// A grant came back unused; the rule ended in this execution.
+    HandedBack,
+    /// A pass was not answered in time; the rule ended in this execution.
+    GivenUp,
 }
 
 /// Its answer: every registered sidecar acknowledged.
@@ -101,6 +176,9 @@ pub struct Finished {
     pub incomplete: BTreeMap<ExecutionId, String>,
     /// Calls of the round's services during it that could not be associated, per service.
     pub unassociated: BTreeMap<Service, BTreeMap<Api, u64>>,
+    /// What the arbiter did, for rules over several instances.
+    #[serde(default)]
+    pub arbiter: Vec<ArbiterEntry>,
 }
 
 /// What became of a fault, worst first (design §3.7).

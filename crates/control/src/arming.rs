@@ -271,7 +271,7 @@ impl<'a> Surroundings<'a> {
                 let hint = hint(service.as_str(), known);
                 Err(Refusal::NoSidecarOf { fault, service, hint })
             }
-            Some(1) => Ok(Rule { index: fault, service, side, apis, tfic: tfic.clone() }),
+            Some(1) => Ok(Rule { index: fault, service, side, apis, tfic: tfic.clone(), arbitrated: false }),
             Some(count) => Err(Refusal::SeveralInstances { fault, service, count: *count }),
         }
     }

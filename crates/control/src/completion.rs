@@ -200,6 +200,7 @@ mod tests {
             side: Side::Caller,
             apis: ["payment shop.Payment/Charge".parse().unwrap()].into(),
             tfic: plan.faults[0].clone(),
+            arbitrated: false,
         };
         let dropped = with(&|client| {
             client.injection = Some(Injection { rule: 0, k: 1, decided: 5, held: false, fault: "drop".to_owned() });

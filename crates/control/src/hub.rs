@@ -163,6 +163,8 @@ impl Hub {
                     connected.lost_of = lost_of;
                 }
                 FromSidecar::Flushed { .. } => {}
+                FromSidecar::Ask(_) | FromSidecar::GiveUp { .. } | FromSidecar::HandBack { .. } => {}
+                FromSidecar::Keyed { .. } => {}
                 FromSidecar::Armed { token } => with(state, token, |live| live.armed(observer, unassociated)),
                 FromSidecar::NotArmed { token, reason } => with(state, token, |live| live.not_armed(observer, reason)),
                 FromSidecar::Disarmed { token } => with(state, token, |live| live.disarmed(observer)),

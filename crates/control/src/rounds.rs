@@ -122,14 +122,12 @@ impl Hub {
                 // The counters that it answers with are those at the beginning of the round.
                 connected.send(FromController::Report);
                 connected.send(FromController::Arm(Arm {
-                    token,
                     rules,
                     events: live.armament.events.clone(),
                     gap_apis: live.armament.gap_apis.clone(),
-                    record: true,
                     constant_context: live.request.constant_context,
-                    lease: self.options.lease,
                     max_parked: self.options.max_parked,
+                    ..Arm::clean(token, self.options.lease)
                 }));
                 live.participants.insert(observer, Participant::new(service));
             }

@@ -239,7 +239,7 @@ impl Runner {
     ) -> Result<RoundOutcome, RunError> {
         let key = self.key()?;
         let start =
-            StartRound { scenario: self.scenario.name.clone(), plan, key: key.clone(), constant_context: false };
+            StartRound { scenario: self.scenario.name.clone(), plan, key: key.clone(), ..StartRound::default() };
         let started = self.client.start(&start).await?;
         let mut live = Live::new(self.client.clone(), started.id);
         progress.step(Step::Started { id: started.id, key: &key });

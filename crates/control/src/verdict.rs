@@ -13,7 +13,7 @@ use aftershock_core::plan::{Plan, Rule};
 use aftershock_core::span::{CallSpan, Injection};
 use aftershock_core::trace::{Call, Trace};
 
-use crate::api::{FaultVerdict, Verdict};
+use crate::api::{ArbiterEntry, FaultVerdict, Verdict};
 
 mod causal;
 mod missed;
@@ -84,6 +84,8 @@ pub struct RoundFacts<'a> {
     pub fired: &'a [Fired],
     /// Why the round could not be run as planned.
     pub failures: &'a [Failure],
+    /// What the arbiter did, in its order.
+    pub arbiter: &'a [ArbiterEntry],
     /// Executions that are not complete (design §3.11), and why.
     pub incomplete: &'a BTreeMap<ExecutionId, String>,
     /// What else is missing from the record of the round, as sentences: spans a sidecar lost, a flush that was not

@@ -10,6 +10,7 @@ pub mod hop;
 pub mod id;
 pub mod name;
 pub mod otlp;
+pub mod outcome;
 pub mod plan;
 pub mod replay;
 pub mod span;

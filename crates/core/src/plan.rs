@@ -1,5 +1,7 @@
 //! Targets, guards, temporal faults and plans (design §2, §3.4, §3.5).
 
+mod fault;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -10,6 +12,8 @@ use crate::duration::Interval;
 use crate::event::{ApiRef, CountedEvent, Event, EventKind, OutcomeFilter};
 use crate::evidence::Evidence;
 use crate::name::{Api, Service};
+
+pub use fault::{ErrorAnswer, Fault, ParseResetCodeError, Reset, ResetCode, ResetScope};
 
 /// The side of a call on which a fault acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -123,15 +127,15 @@ impl JsonSchema for Occurrence {
     }
 }
 
-/// Where in a stream a fault acts (design §3.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// Where in a response stream a fault acts (design §3.5). In files: `head`, `message: 2`, or `bytes: 100`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StreamPoint {
     /// At the response head.
     Head,
-    /// At the n-th message, from 1.
-    Message(u32),
-    /// After n body bytes, without padding.
+    /// At the first byte of the n-th gRPC message, from 1: those before it have gone on.
+    Message(#[schemars(range(min = 1))] u32),
+    /// When n body bytes, without padding, have gone on and another one is there.
     Bytes(u64),
 }
 
@@ -244,61 +248,6 @@ impl fmt::Display for Guard {
         }
         f.write_str(")")
     }
-}
-
-/// What happens to the message (design §3.5). In files: `drop`, `reset`, `abort`, `delay: 100ms`, or `error: {…}`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Fault {
-    /// The message is held for this long, then goes on.
-    Delay(Interval),
-    /// The message is lost; the client gets no byte.
-    Drop,
-    /// TCP RST on HTTP/1; RST_STREAM INTERNAL_ERROR on HTTP/2.
-    Reset,
-    /// HTTP 503, or gRPC UNAVAILABLE.
-    Abort,
-    /// A chosen answer.
-    Error(ErrorAnswer),
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::Delay(time) => write!(f, "delay {time}"),
-            Fault::Drop => f.write_str("drop"),
-            Fault::Reset => f.write_str("reset"),
-            Fault::Abort => f.write_str("abort"),
-            Fault::Error(answer) => match (answer.status, answer.grpc_status) {
-                (_, Some(code)) => write!(f, "error grpc-status {code}"),
-                (Some(status), None) => write!(f, "error {status}"),
-                (None, None) => f.write_str("error"),
-            },
-        }
-    }
-}
-
-/// The answer of [`Fault::Error`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ErrorAnswer {
-    /// HTTP status, 500 if left out; gRPC answers have 200.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 200, max = 599))]
-    pub status: Option<u16>,
-    /// gRPC status, for gRPC calls; 13 (INTERNAL) if left out there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 16))]
-    pub grpc_status: Option<u8>,
-    /// gRPC message.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grpc_message: Option<String>,
-    /// Further header fields.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
-    /// Body; gRPC answers have none.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub body: String,
 }
 
 /// The `hold` trigger: park the message until the guard holds.
@@ -444,4 +393,8 @@ pub struct Rule {
     pub apis: BTreeSet<Api>,
     /// The fault itself.
     pub tfic: Tfic,
+    /// Passes are numbered and shots granted by the arbiter, since the service has several instances; fixed at arming
+    /// (design §3.4).
+    #[serde(default)]
+    pub arbitrated: bool,
 }

@@ -136,12 +136,19 @@ pub enum PassedBy {
 pub struct Pass {
     /// The rule's position in its plan.
     pub rule: usize,
-    /// Its number in the execution, from 1.
-    pub k: u32,
+    /// Its number in the execution, from 1; none if the arbiter gave it none.
+    pub k: Option<u32>,
     /// The Lamport clock at which it was numbered, before the message itself was counted.
     pub clock: u64,
     /// Why it was not faulted; none if it was.
     pub passed_by: Option<PassedBy>,
+}
+
+impl Pass {
+    /// How sentences call it: `pass 3`, or `a pass without number`.
+    pub fn name(&self) -> String {
+        self.k.map_or_else(|| "a pass without number".to_owned(), |k| format!("pass {k}"))
+    }
 }
 
 /// One side of one call.
@@ -192,7 +199,7 @@ pub struct CallSpan {
     pub evidence_came: bool,
     /// What may be missing from this execution's evidence here, when the exchange ended.
     pub gaps: Gaps,
-    /// Messages of a gRPC response.
+    /// Messages of a gRPC response, as far as it came.
     pub messages: Option<u64>,
     /// The passes of this call, one for each rule that matched.
     pub passes: Vec<Pass>,

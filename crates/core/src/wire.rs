@@ -10,21 +10,25 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::CountedEvent;
+use crate::event::{CountedEvent, Outcome};
 use crate::hop::Keyring;
 use crate::id::{CallId, ExecutionId, ObserverId, Token};
 use crate::name::{Api, Service};
+use crate::outcome::OutcomeOverride;
 use crate::plan::{Rule, Side};
 use crate::span::Association;
 
 /// The version of this protocol.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// The longest line either side accepts, in bytes.
 pub const MAX_LINE: usize = 4 << 20;
 
 /// Most Apis in [`Counters::unassociated`].
 pub const MAX_UNASSOCIATED: usize = 256;
+
+/// How long a pass waits for the arbiter unless told otherwise (design §3.4).
+pub const ARBITER_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The path of the HTTP/1.1 upgrade that opens the connection, with `Upgrade: aftershock/1`.
 pub const UPGRADE_PATH: &str = "/v1/sidecar";
@@ -72,7 +76,39 @@ pub enum FromSidecar {
         /// Its calls that are open here.
         open: Vec<OpenCall>,
     },
-    /// A rule fired.
+    /// A pass of an arbitrated rule arrived, or a held one asks again: its number is wanted, and the shot (design §3.4).
+    /// Asked in the order in which passes arrive; a pass is named by rule and call.
+    Ask(Ask),
+    /// A pass was not answered in time and went on: the rule has ended here for that execution, and no shot of it may be
+    /// granted there any more.
+    GiveUp {
+        /// Which round.
+        token: Token,
+        /// Which rule of its plan.
+        rule: usize,
+        /// In which execution.
+        execution: ExecutionId,
+        /// On which call.
+        call: CallId,
+    },
+    /// A grant cannot be used: it came too late, its caller has gone, or the message could not be faulted. The rule has
+    /// ended here for that execution.
+    HandBack {
+        /// Which round.
+        token: Token,
+        /// Which rule of its plan.
+        rule: usize,
+        /// In which execution.
+        execution: ExecutionId,
+        /// On which call.
+        call: CallId,
+    },
+    /// The hop keys that are in use here now, the signing one first: the answer to [`FromController::Keys`].
+    Keyed {
+        /// Their ids.
+        keys: Vec<u8>,
+    },
+    /// A rule fired. For an arbitrated rule it spends the shot.
     Fired {
         /// Which round.
         token: Token,
@@ -118,6 +154,39 @@ pub struct Hello {
     pub templates: Vec<String>,
 }
 
+/// The question of [`FromSidecar::Ask`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Which round.
+    pub token: Token,
+    /// Which rule of its plan.
+    pub rule: usize,
+    /// In which execution.
+    pub execution: ExecutionId,
+    /// On which call.
+    pub call: CallId,
+    /// Whether, but for the number and atoms on the target's own event, the fault may happen now: guard and outcome hold
+    /// and nothing blocks it here.
+    pub ready: bool,
+    /// The outcome of the message, where it is known; what atoms on the target's own event count by.
+    pub outcome: Option<Outcome>,
+}
+
+/// What the arbiter says of a pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ruling {
+    /// The shot is reserved for it: fault it now, or hand it back.
+    Grant,
+    /// It has another number than `k`.
+    Number,
+    /// Its number fits; it was not ready, or these atoms on the target's own event do not hold yet, by their position in
+    /// the guard. A held pass may ask again.
+    NotYet(Vec<usize>),
+    /// The shot is reserved or spent, or the rule has ended in this execution or round.
+    Spent,
+}
+
 /// One open call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenCall {
@@ -159,6 +228,18 @@ pub struct Counters {
     pub ignored: BTreeMap<String, u64>,
     /// Connections that were neither HTTP/1 nor HTTP/2.
     pub opaque: u64,
+    /// Entry requests without a token, by how they ended: what the stop condition watches.
+    #[serde(default)]
+    pub ordinary: Ordinary,
+}
+
+/// Ordinary entry requests that ended, since the process began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Ordinary {
+    /// All of them.
+    pub requests: u64,
+    /// Those with outcome `error`, or that ended without a response although their client waited.
+    pub errors: u64,
 }
 
 /// From the controller.
@@ -187,6 +268,23 @@ pub enum FromController {
     Registry(Registry),
     /// Make a round live here, with its rules, until the lease ends.
     Arm(Arm),
+    /// The answer to [`FromSidecar::Ask`].
+    Ruled {
+        /// Which round.
+        token: Token,
+        /// Which rule of its plan.
+        rule: usize,
+        /// In which execution.
+        execution: ExecutionId,
+        /// On which call.
+        call: CallId,
+        /// The number of the pass in the execution, from 1.
+        number: u32,
+        /// What it may do.
+        ruling: Ruling,
+    },
+    /// Other keys of hop tags. Answered with [`FromSidecar::Keyed`].
+    Keys(Keyring),
     /// Prolong the lease of a round.
     Renew {
         /// Which round.
@@ -236,6 +334,47 @@ pub struct Arm {
     pub lease: Duration,
     /// Most messages parked at once at this sidecar.
     pub max_parked: usize,
+    /// How long a pass of an arbitrated rule waits for its answer.
+    pub arbiter_timeout: Duration,
+    /// Apis whose outcome is not what their status says.
+    #[serde(default)]
+    pub outcomes: Vec<OutcomeOverride>,
+    /// Apis that this service is known to call: what the ladder's step `exclusive` may claim (design §3.1).
+    #[serde(default)]
+    pub known_calls: BTreeSet<Api>,
+    /// This sidecar makes executions of the round of ordinary entry requests.
+    #[serde(default)]
+    pub tagging: Option<Tagging>,
+}
+
+impl Arm {
+    /// What arms a clean recording: no rules, no events.
+    pub fn clean(token: Token, lease: Duration) -> Self {
+        Arm {
+            token,
+            rules: Vec::new(),
+            events: Vec::new(),
+            gap_apis: BTreeSet::new(),
+            record: true,
+            constant_context: false,
+            lease,
+            max_parked: 64,
+            arbiter_timeout: ARBITER_TIMEOUT,
+            outcomes: Vec::new(),
+            known_calls: BTreeSet::new(),
+            tagging: None,
+        }
+    }
+}
+
+/// Which ordinary entry requests become executions of a round (design §3.6).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tagging {
+    /// Only requests that carry each of these header fields with exactly this value; names in lower case.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// Of those, this many in a million, by chance.
+    pub per_million: u32,
 }
 
 /// The services that have a sidecar, and how their Apis are named.

@@ -11,10 +11,15 @@
 //!    follows on that stream) until [`Resume`], `Act` does a fault.
 //! 2. [`Interceptor::stamp`] exactly once for every part that really leaves, at the moment it is written: what a parked
 //!    message carries is what is known when it is released, not when it came.
-//! 3. [`Interceptor::response`] at the final response head (never for 1xx). `Withhold` keeps head and body back until the
-//!    trailers, where the outcome of a gRPC call is.
-//! 4. [`Interceptor::response_end`] at the end of the response, with its trailers if it has any.
-//! 5. [`Interceptor::closed`] exactly once per exchange, whatever happened.
+//! 3. [`Interceptor::request_end`] at the end of a request that did not end with its head, with its trailers if any. It
+//!    is no interception point: nothing is decided there, evidence is merged and stamped.
+//! 4. [`Interceptor::response`] at the final response head (never for 1xx). `Withhold` keeps head and body back until the
+//!    end, where the outcome of a gRPC call is; `Watch` stops in mid-body.
+//! 5. [`Interceptor::reached`] at each mark of a `Watch`.
+//! 6. [`Interceptor::response_end`] at the end of the response, with its trailers if it has any.
+//! 7. [`Interceptor::closed`] exactly once per exchange, whatever happened.
+//! 8. [`Interceptor::late`], only after `closed` and at most once, with the fields of a response that was under way when
+//!    the application gave up: nobody gets it, what it says of other events is still true.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -87,13 +92,41 @@ pub enum Verdict {
     Park,
     /// Do a fault instead of forwarding.
     Act(Act),
-    /// Responses only: keep head and body back until [`Interceptor::response_end`], but not more than `limit` body bytes;
-    /// beyond that the editor calls [`Interceptor::refused`] with [`Refusal::Size`] and passes everything on.
-    /// From `request` or `response_end` it means `Pass`.
+    /// From `response` only, elsewhere it means `Pass`: keep head and body back until [`Interceptor::response_end`], but
+    /// not more than `limit` body bytes; beyond that the editor calls [`Interceptor::refused`] with [`Refusal::Size`] and
+    /// passes everything on. For a gRPC response of more than one message it does so with [`Refusal::Stream`] when the
+    /// second begins.
     Withhold {
         /// Most body bytes to keep back.
         limit: usize,
     },
+    /// From `response` only, elsewhere it means `Pass`: forward, count gRPC messages, and stop at each of these marks to
+    /// call [`Interceptor::reached`], in the order of the stream. No marks: only count.
+    Watch(Marks),
+}
+
+/// Marks of one response, in any order, each once.
+pub type Marks = SmallVec<[Mark; 1]>;
+
+/// A place in the body of a response. What lies before it has been handed on when it is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mark {
+    /// The first byte of the n-th gRPC message (its five-byte prefix included), from 1.
+    Message(u32),
+    /// The byte after the first n body bytes; padding and chunk framing are none. A body of exactly n bytes has no such
+    /// byte and the mark is not reached.
+    Bytes(u64),
+}
+
+/// What a response was, at its end.
+#[derive(Debug, Clone, Default)]
+pub struct Tail<'a> {
+    /// Its trailers, if it has any.
+    pub trailers: Option<Fields<'a>>,
+    /// The whole body, where it was withheld: without chunk framing, still with its content coding.
+    pub body: Option<&'a [u8]>,
+    /// How many gRPC messages began in it, where a verdict asked for that.
+    pub messages: Option<u64>,
 }
 
 /// A fault, as the editor carries it out.
@@ -106,9 +139,12 @@ pub enum Act {
     Reset {
         /// HTTP/2 error code (RFC 9113 §7); ignored on HTTP/1.
         code: u32,
+        /// HTTP/2: a TCP RST of the application's connection, with everything on it.
+        connection: bool,
     },
     /// Answer with a response the sidecar made. At the request: nothing goes upstream. At the response: the upstream's
-    /// answer is taken off the wire and thrown away.
+    /// answer is taken off the wire and thrown away. Once the head has gone, HTTP/2 editors send the fields of a
+    /// [`Made::trailers`] as the end of the stream; anything else is [`Refusal::TooLate`].
     Answer(Box<Made>),
 }
 
@@ -122,6 +158,8 @@ pub struct Made {
     pub fields: Vec<(String, String)>,
     /// Body; empty for a gRPC trailers-only answer, whose status stands in `fields`.
     pub body: Bytes,
+    /// The same answer as trailers, for a response whose head has gone; gRPC only.
+    pub trailers: Option<Vec<(String, String)>>,
 }
 
 /// The end of a [`Verdict::Park`] or of an [`Act::Drop`].
@@ -140,6 +178,10 @@ pub enum Resume {
 pub enum Part {
     /// The request head, towards the upstream.
     Request,
+    /// The end of a request that did not end with its head, towards the upstream. Edits are merged into the trailers.
+    /// Where the message has none, HTTP/2 editors append a trailer block for a non-empty edit and HTTP/1 editors drop it;
+    /// a block of which edits leave nothing is not sent.
+    RequestEnd,
     /// The final response head, towards the application.
     Response,
     /// The end of the response, towards the application. Edits are merged into the trailers. Where the message has none,
@@ -168,6 +210,8 @@ pub enum Refusal {
     Pipelined,
     /// The withheld body grew beyond its limit; head and body were released, the end is still to come.
     Size,
+    /// A second gRPC message began in a withheld response; all was released, the end is still to come.
+    Stream,
     /// HTTP/2: the upstream said GOAWAY and will not process the parked request; the application was told so.
     Goaway,
     /// The message already left.
@@ -196,12 +240,20 @@ pub trait Interceptor {
     /// A complete request head has arrived from the application side of the link.
     fn request(&mut self, stream: StreamId, head: &RequestHead<'_>) -> Verdict;
 
+    /// A request that did not end with its head has arrived to its end.
+    fn request_end(&mut self, _stream: StreamId, _trailers: Option<&Fields<'_>>) {}
+
     /// A final response head has arrived from the upstream.
     fn response(&mut self, stream: StreamId, head: &ResponseHead<'_>) -> Verdict;
 
+    /// A mark of a [`Verdict::Watch`] is reached. The verdict acts on what has not left yet.
+    fn reached(&mut self, _stream: StreamId, _mark: Mark) -> Verdict {
+        Verdict::Pass
+    }
+
     /// The response has arrived to its end. Called once after `response` unless `head.ends`, with the trailers if the
     /// message has any. The verdict acts on what has not left yet: the whole response if it was withheld, else its end.
-    fn response_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) -> Verdict;
+    fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict;
 
     /// A part is about to be written: how to edit its field lines. A part that a fault replaced is never stamped.
     fn stamp(&mut self, stream: StreamId, part: Part) -> Edits;
@@ -209,8 +261,11 @@ pub trait Interceptor {
     /// The editor could not do what was asked.
     fn refused(&mut self, stream: StreamId, why: Refusal);
 
-    /// The exchange is over; the last call for this stream.
+    /// The exchange is over.
     fn closed(&mut self, stream: StreamId, how: Closed);
+
+    /// Fields of a response head or of trailers that came after the application had given up the exchange.
+    fn late(&mut self, _stream: StreamId, _fields: &Fields<'_>) {}
 }
 
 /// What an editor wants done with a socket once its output has been written.

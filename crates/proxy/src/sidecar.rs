@@ -200,7 +200,11 @@ impl Sidecar {
             }
             FromController::Watch { token } => self.activity.watch(token),
             FromController::Report => self.outbox.push(FromSidecar::Counters(self.counters.report())),
-            FromController::Flush { .. } | FromController::Refused { .. } => {}
+            FromController::Keys(keys) => {
+                self.outbox.push(FromSidecar::Keyed { keys: keys.0.iter().map(|key| key.id).collect() });
+                self.keys = keys;
+            }
+            FromController::Ruled { .. } | FromController::Flush { .. } | FromController::Refused { .. } => {}
         }
     }
 

@@ -124,7 +124,7 @@ fn kind_of_fault(text: &str) -> Result<Fault, String> {
     match text.split_once('=') {
         None => match text {
             "drop" => Ok(Fault::Drop),
-            "reset" => Ok(Fault::Reset),
+            "reset" => Ok(Fault::Reset(Default::default())),
             "abort" => Ok(Fault::Abort),
             _ => Err(expected()),
         },

@@ -217,6 +217,7 @@ fn judged(live: &Live, gathered: Gathered) -> Finished {
         traces: &gathered.traces,
         fired: &live.fired,
         failures: &live.failures,
+        arbiter: &[],
         incomplete: &gathered.incomplete,
         missing: &gathered.missing,
     };
@@ -224,5 +225,5 @@ fn judged(live: &Live, gathered: Gathered) -> Finished {
     let verdict = of_round(&facts, &faults);
     let reasons = live.failures.iter().map(ToString::to_string).chain(gathered.missing).collect();
     let Gathered { traces, incomplete, unassociated, .. } = gathered;
-    Finished { verdict, faults, reasons, traces, incomplete, unassociated }
+    Finished { verdict, faults, reasons, traces, incomplete, unassociated, arbiter: Vec::new() }
 }

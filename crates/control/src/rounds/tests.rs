@@ -62,7 +62,7 @@ fn running(call: u64) -> OpenCall {
 
 async fn armed(hub: &Arc<Hub>, fake: &mut Fake) -> StartedRound {
     let request =
-        StartRound { scenario: "s".to_owned(), plan: Plan::default(), key: "k".to_owned(), constant_context: false };
+        StartRound { scenario: "s".to_owned(), plan: Plan::default(), key: "k".to_owned(), ..StartRound::default() };
     let starting = tokio::spawn({
         let hub = Arc::clone(hub);
         async move { hub.start(request).await.unwrap() }

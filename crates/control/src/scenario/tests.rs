@@ -251,7 +251,7 @@ fn every_complaint_about_a_fault_says_what_was_expected_and_where() {
         ),
         ("deadline: 1s", "deadline: 0s", "expected a deadline above zero", 11, "{"),
         ("unlimited", "0", "expected a number from 1 or `unlimited`, found 0", 12, "0"),
-        ("fault: drop", "fault: dorp", "unknown value `dorp`, expected one of", 8, "dorp"),
+        ("fault: drop", "fault: dorp", "unknown value `dorp`, expected one of", 8, "fault"),
         ("status: 404", "status: 999", "expected a `status` from 200 to 599, found 999", 14, "{"),
         ("status: 404", "grpc_status: 5", "expected `status` and no gRPC status: cart GET /cart is HTTP", 14, "{"),
         ("x-a: b", "\"x a\": b", "expected a header field, found `x a: b`", 14, "{"),
@@ -401,7 +401,7 @@ mod properties {
                 },
                 fault: match fault {
                     0 => Fault::Drop,
-                    1 => Fault::Reset,
+                    1 => Fault::Reset(Default::default()),
                     2 => Fault::Abort,
                     _ => Fault::Delay(Duration::from_millis(delay).into()),
                 },

@@ -193,6 +193,7 @@ fn finished(transaction: &Transaction<'_>, id: RoundId, verdict: Verdict, reason
         traces: traces(transaction, id)?,
         incomplete: incomplete(transaction, id)?,
         unassociated,
+        arbiter: Vec::new(),
     })
 }
 

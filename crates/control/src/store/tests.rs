@@ -35,6 +35,7 @@ fn finished(verdict: Verdict) -> Finished {
         incomplete: [(ExecutionId(2), "the sidecar of payment lost 3 spans".to_owned())].into(),
         unassociated: [("checkout".parse().unwrap(), [("currency shop.Currency/Convert".parse().unwrap(), 3)].into())]
             .into(),
+        arbiter: Vec::new(),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn explain(plan: &Plan, armed: &Armed<'_>, traces: &[Trace]) -> (Verd
             .iter()
             .filter(|sighting| match (armed.tfic.target.k, sighting.pass) {
                 (Occurrence::First, _) => true,
-                (Occurrence::Number(k), Some(pass)) => pass.k == k,
+                (Occurrence::Number(k), Some(pass)) => pass.k == Some(k),
                 (Occurrence::Number(_), None) => false,
             })
             .collect();
@@ -58,7 +58,7 @@ fn absent(armed: &Armed<'_>, passes: usize) -> String {
 fn not_faulted(plan: &Plan, armed: &Armed<'_>, trace: &Trace, sighting: &Sighting<'_>) -> String {
     let place = armed.place(sighting.span);
     let Some(pass) = sighting.pass else { return format!("{place} was not looked at") };
-    let went = format!("pass {} ({place})", pass.k);
+    let went = format!("{} ({place})", pass.name());
     let Some(passed_by) = &pass.passed_by else { return format!("{went} was not faulted") };
     // Decided at the same clock: the same message, of which another rule of the plan was first.
     let other = sighting.span.injection.as_ref().filter(|it| it.rule != pass.rule && it.decided == pass.clock);

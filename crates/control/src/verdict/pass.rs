@@ -136,7 +136,7 @@ impl<'a> Armed<'a> {
                 seen.push(Sighting { call, span, pass, hit, at });
             }
         }
-        seen.sort_by_key(|sighting| (sighting.at, sighting.pass.map(|pass| pass.k), sighting.call.id));
+        seen.sort_by_key(|sighting| (sighting.at, sighting.pass.and_then(|pass| pass.k), sighting.call.id));
         seen
     }
 
@@ -156,26 +156,29 @@ impl<'a> Armed<'a> {
                 None => format!("no rule looked at {place}: the instance was not armed"),
                 Some(pass) => match (&pass.passed_by, self.tfic.target.k) {
                     (Some(PassedBy::GuardUnknown(_)), _) => {
-                        format!("at pass {} ({place}) it is not known whether the guard held, because of a gap", pass.k)
+                        format!("at {} ({place}) it is not known whether the guard held, because of a gap", pass.name())
                     }
                     (Some(PassedBy::NumberBlocked), _) => {
                         format!("the number of {place} is not known, because of a gap")
                     }
                     (Some(PassedBy::Arbiter), _) => {
-                        format!("pass {} ({place}) went on because the arbiter did not answer in time", pass.k)
+                        format!("{} ({place}) went on because the arbiter did not answer in time", pass.name())
                     }
-                    (None, _) => format!("pass {} ({place}) is recorded as faulted, but nothing was injected", pass.k),
-                    (Some(PassedBy::Number), Occurrence::Number(k)) if k == pass.k => {
+                    (None, _) => format!("{} ({place}) is recorded as faulted, but nothing was injected", pass.name()),
+                    (Some(PassedBy::Number), Occurrence::Number(k)) if pass.k == Some(k) => {
                         format!(
-                            "pass {} ({place}) has the number of the target, but is recorded as having another",
-                            pass.k
+                            "{} ({place}) has the number of the target, but is recorded as having another",
+                            pass.name()
                         )
                     }
                     _ => continue,
                 },
             };
-            let known =
-                Known::Seen { observer: sighting.span.observer, at: sighting.at, k: sighting.pass.map(|pass| pass.k) };
+            let known = Known::Seen {
+                observer: sighting.span.observer,
+                at: sighting.at,
+                k: sighting.pass.and_then(|pass| pass.k),
+            };
             let unanswered = sighting.pass.is_some_and(|pass| pass.passed_by == Some(PassedBy::Arbiter));
             found.push(Unjudged { call: sighting.call, reason, unanswered, known });
         }
@@ -219,7 +222,7 @@ impl<'a> Armed<'a> {
                 other.pass.is_some_and(|pass| match (self.tfic.target.k, &pass.passed_by) {
                     (_, Some(PassedBy::Disarmed)) => true,
                     (_, None | Some(PassedBy::NumberBlocked | PassedBy::GuardUnknown(_) | PassedBy::Number)) => false,
-                    (Occurrence::Number(k), Some(_)) => pass.k == k,
+                    (Occurrence::Number(k), Some(_)) => pass.k == Some(k),
                     (Occurrence::First, Some(_)) => false,
                 })
             })
@@ -250,7 +253,7 @@ impl<'a> Armed<'a> {
                 known: Known::Seen {
                     observer: sighting.span.observer,
                     at: sighting.at,
-                    k: sighting.pass.map(|pass| pass.k),
+                    k: sighting.pass.and_then(|pass| pass.k),
                 },
             })
             .collect()
@@ -283,7 +286,7 @@ impl Unjudged<'_> {
 /// The first number that is missing among the reported ones, which are 1, 2, … n, each once, if nothing is. Beyond a
 /// numbered pass that was meant, and is there, none is missed.
 pub(super) fn misnumbered(sightings: &[Sighting<'_>], meant: Occurrence) -> Option<u32> {
-    let numbers: Vec<u32> = sightings.iter().filter_map(|sighting| sighting.pass.map(|pass| pass.k)).collect();
+    let numbers: Vec<u32> = sightings.iter().filter_map(|sighting| sighting.pass.and_then(|pass| pass.k)).collect();
     let distinct: BTreeSet<u32> = numbers.iter().copied().collect();
     let last = match meant {
         Occurrence::Number(k) if distinct.contains(&k) => k,

@@ -151,6 +151,7 @@ impl Round {
                 side: self.acting.1,
                 apis: self.plan.resolve(&tfic.target.api).unwrap(),
                 tfic: tfic.clone(),
+                arbitrated: false,
             })
             .collect();
         let facts = RoundFacts {
@@ -160,6 +161,7 @@ impl Round {
             traces: &traces,
             fired: &self.fired,
             failures: &self.failures,
+            arbiter: &[],
             incomplete: &self.incomplete,
             missing: &self.missing,
         };
@@ -190,7 +192,7 @@ impl Round {
         let (side, phase) = (self.acting.1, self.plan.faults[0].target.phase);
         let span = self.at(side, call);
         let at = if phase == Phase::Request { span.request } else { span.response.unwrap() };
-        span.passes.push(Pass { rule: 0, k, clock: at.clock - 1, passed_by: Some(passed_by) });
+        span.passes.push(Pass { rule: 0, k: Some(k), clock: at.clock - 1, passed_by: Some(passed_by) });
         self
     }
 
@@ -200,7 +202,7 @@ impl Round {
         let span = self.at(side, call);
         let at = if phase == Phase::Request { span.request } else { span.response.unwrap() };
         let decided = at.clock - 1;
-        span.passes.push(Pass { rule: 0, k, clock: decided, passed_by: None });
+        span.passes.push(Pass { rule: 0, k: Some(k), clock: decided, passed_by: None });
         span.injection = Some(Injection { rule: 0, k, decided, held: false, fault: fault.to_string() });
         if fault == Fault::Drop {
             (span.response, span.outcome, span.ending) = (None, None, Ending::Faulted);
@@ -238,7 +240,7 @@ fn a_hit_in_its_window_is_injected() {
 
 #[test]
 fn a_request_fault_is_injected_without_the_callees_span() {
-    for fault in [Fault::Drop, Fault::Abort, Fault::Reset] {
+    for fault in [Fault::Drop, Fault::Abort, Fault::Reset(Default::default())] {
         let mut round = Round::new(tfic(CHARGE, Occurrence::Number(1), Phase::Request), checkout());
         round.plan.faults[0].fault = fault;
         let mut round = round.hit(3, 1);
@@ -461,6 +463,7 @@ fn a_fault_without_rules_was_never_armed() {
         traces: &traces,
         fired: &[],
         failures: &[],
+        arbiter: &[],
         incomplete: &BTreeMap::new(),
         missing: &[],
     };
@@ -532,7 +535,7 @@ fn the_second_of_two_faults_of_one_message_is_missed_and_names_the_first() {
     let second = round.plan.faults[0].clone();
     round.plan.faults.push(second);
     let decided = round.at(Side::Caller, 3).injection.as_ref().unwrap().decided;
-    let spent = |clock| Pass { rule: 1, k: 1, clock, passed_by: Some(PassedBy::Spent) };
+    let spent = |clock| Pass { rule: 1, k: Some(1), clock, passed_by: Some(PassedBy::Spent) };
     round.at(Side::Caller, 3).passes.push(spent(decided));
     let (faults, verdict) = round.judged();
     assert_eq!((faults[0].verdict, faults[1].verdict, verdict), (Verdict::Injected, Verdict::Missed, Verdict::Missed));
@@ -848,7 +851,7 @@ fn a_held_message_is_judged_when_it_is_decided_and_numbered_when_it_came() {
         let span = round.at(Side::Caller, 2);
         let at = span.response.unwrap().clock - 1;
         span.response = Some(Instant { clock: decided + 1, unix_nanos: 0 });
-        span.passes.push(Pass { rule: 0, k: 1, clock: at, passed_by: None });
+        span.passes.push(Pass { rule: 0, k: Some(1), clock: at, passed_by: None });
         span.injection = Some(Injection { rule: 0, k: 1, decided, held: true, fault: "delay 1ms".to_owned() });
         round
     };
@@ -866,13 +869,13 @@ fn a_response_that_another_fault_made_takes_no_number_and_one_it_changed_does() 
     round.plan.faults.push(abort);
     // Call 2 was answered by the other fault's sidecar: its response is no pass.
     let span = round.at(Side::Caller, 2);
-    span.passes.push(Pass { rule: 1, k: 1, clock: 1, passed_by: None });
+    span.passes.push(Pass { rule: 1, k: Some(1), clock: 1, passed_by: None });
     span.injection = Some(Injection { rule: 1, k: 1, decided: 1, held: false, fault: "abort".to_owned() });
     (span.made, span.evidence_went, span.evidence_came) = (true, false, false);
     round.spans.retain(|span| span.call != CallId(2) || span.side == Side::Caller);
     for (call, k) in [(3, 2), (4, 3)] {
         let clock = 4 * call - 7;
-        round.at(Side::Caller, call).passes.push(Pass { rule: 1, k, clock, passed_by: Some(PassedBy::Spent) });
+        round.at(Side::Caller, call).passes.push(Pass { rule: 1, k: Some(k), clock, passed_by: Some(PassedBy::Spent) });
     }
     let round = round.passed(3, 1, PassedBy::Number).hit(4, 2);
     let (faults, verdict) = round.judged();

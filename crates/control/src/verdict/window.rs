@@ -84,7 +84,7 @@ fn number(
     }
     // Messages numbered between two events of this sidecar have the same clock: only its own numbers order them.
     let is_earlier = |other: &&Sighting<'_>| {
-        let numbered_before = || other.pass.is_some_and(|pass| pass.k < injection.k);
+        let numbered_before = || other.pass.is_some_and(|pass| pass.k.is_some_and(|k| k < injection.k));
         other.call.id != hit.call.id && (other.at < hit.at || (other.at == hit.at && numbered_before()))
     };
     let earlier = sightings.iter().filter(is_earlier).count() as u64;

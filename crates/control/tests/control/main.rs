@@ -37,7 +37,7 @@ async fn patient() -> (Controller, Api) {
 }
 
 fn start_of(scenario: &str, plan: Plan) -> StartRound {
-    StartRound { scenario: scenario.to_owned(), plan, key: "key-1".to_owned(), constant_context: false }
+    StartRound { scenario: scenario.to_owned(), plan, key: "key-1".to_owned(), ..StartRound::default() }
 }
 
 /// A response of Charge is lost.

@@ -80,7 +80,7 @@ pub(crate) fn dropped_charge(token: Token, execution: u64) -> CallSpan {
         response: None,
         outcome: None,
         ending: Ending::Faulted,
-        passes: vec![Pass { rule: 0, k: 1, clock: 4, passed_by: None }],
+        passes: vec![Pass { rule: 0, k: Some(1), clock: 4, passed_by: None }],
         injection: Some(Injection { rule: 0, k: 1, decided: 4, held: false, fault: "drop".to_owned() }),
         ..charge_client(token, execution)
     }

@@ -54,7 +54,7 @@ fn passes() -> impl Strategy<Value = Vec<Pass>> {
         Just(PassedBy::Arbiter),
     ];
     let pass = (0..4_usize, any::<u32>(), any::<u64>(), proptest::option::of(by))
-        .prop_map(|(rule, k, clock, passed_by)| Pass { rule, k, clock, passed_by });
+        .prop_map(|(rule, k, clock, passed_by)| Pass { rule, k: Some(k), clock, passed_by });
     proptest::collection::vec(pass, 0..4)
 }
 
@@ -120,7 +120,7 @@ fn charge(side: Side) -> CallSpan {
         evidence_came: true,
         gaps: Gaps::default(),
         messages: Some(1),
-        passes: vec![Pass { rule: 0, k: 1, clock: 8, passed_by: Some(PassedBy::GuardFalse(vec![1])) }],
+        passes: vec![Pass { rule: 0, k: Some(1), clock: 8, passed_by: Some(PassedBy::GuardFalse(vec![1])) }],
         injection: None,
     }
 }

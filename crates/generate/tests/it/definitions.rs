@@ -258,7 +258,7 @@ proptest! {
         let sims: Vec<Simulated> = (0..3).map(|i| simulate(&root, seed.wrapping_add(i))).collect();
         let Some((target, n)) = some_target(&sims, &mut random) else { return Ok(()) };
         prop_assume!(reached(&sims, &target, n));
-        let mut request = Request::new(target, Fault::Reset);
+        let mut request = Request::new(target, Fault::Reset(Default::default()));
         request.pass = Some(n);
         let once = synthesized(&sims, &request).map(|found| (found.lines(), found));
         let mut turned = sims;

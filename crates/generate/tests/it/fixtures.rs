@@ -281,7 +281,7 @@ fn an_explanation_of_a_faulted_trace_counts_the_swallowed_answer() {
     let decided = call.response.take().unwrap().clock - 1;
     call.outcome = None;
     call.ending = Ending::Faulted;
-    call.passes = vec![Pass { rule: 0, k: 3, clock: decided, passed_by: None }];
+    call.passes = vec![Pass { rule: 0, k: Some(3), clock: decided, passed_by: None }];
     call.injection = Some(Injection { rule: 0, k: 3, decided, held: false, fault: "drop".to_owned() });
     let shown = aftershock_generate::explain::explain(&tfic, &Default::default(), &[trace.clone()]).unwrap();
     assert_eq!(shown.traces[0].fires, Some(3), "{:#?}", shown.lines());

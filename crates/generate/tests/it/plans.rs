@@ -42,7 +42,8 @@ fn what_another_fault_may_keep_from_happening_is_left_out() {
     };
     assert!(answer(&alone) && !answer(&both));
     // Without the price's request nothing tells the passes apart.
-    request.other_faults = vec![tfic(target(PRICE, Occurrence::First, Phase::Request), Fault::Reset, vec![])];
+    request.other_faults =
+        vec![tfic(target(PRICE, Occurrence::First, Phase::Request), Fault::Reset(Default::default()), vec![])];
     let error = synthesize(&request, &traces(&shop(), 10)).unwrap_err();
     assert!(matches!(error, GenerateError::Indistinguishable { pass: 1, .. }), "{error}");
     // A delay lets everything after it come later, the target too.

@@ -176,19 +176,7 @@ fn brain(service: &str, listeners: &str, now: Instant) -> anyhow::Result<Sidecar
     let welcome =
         FromController::Welcome { protocol: PROTOCOL, version: String::new(), keys, registry, late: Vec::new() };
     brain.on_control(welcome, now);
-    brain.on_control(
-        FromController::Arm(Arm {
-            token: ROUND,
-            rules: Vec::new(),
-            events: Vec::new(),
-            gap_apis: BTreeSet::new(),
-            record: true,
-            constant_context: false,
-            lease: Duration::from_secs(3600),
-            max_parked: 64,
-        }),
-        now,
-    );
+    brain.on_control(FromController::Arm(Arm::clean(ROUND, Duration::from_secs(3600))), now);
     Ok(brain)
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use aftershock_proxy::exchange::{
-    Closed, Decider, Edits, Fields, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId,
+    Closed, Decider, Edits, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId, Tail,
     Verdict,
 };
 
@@ -22,7 +22,7 @@ impl Interceptor for Pass {
         Verdict::Pass
     }
 
-    fn response_end(&mut self, _: StreamId, _: Option<&Fields<'_>>) -> Verdict {
+    fn response_end(&mut self, _: StreamId, _: &Tail<'_>) -> Verdict {
         Verdict::Pass
     }
 

@@ -82,7 +82,7 @@ mod tests {
     fn written(status: u16, to_head: bool, close: bool) -> String {
         let fields = vec![("x".into(), "a\r\nb: c".into()), ("content-length".into(), "7".into())];
         let mut out = BytesMut::new();
-        write(&Made { status, fields, body: Bytes::from_static(b"sorry") }, to_head, close, &mut out);
+        write(&Made { status, fields, body: Bytes::from_static(b"sorry"), trailers: None }, to_head, close, &mut out);
         String::from_utf8(out.to_vec()).expect("text")
     }
 

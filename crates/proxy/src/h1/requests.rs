@@ -146,7 +146,7 @@ impl Link {
             verdict
         };
         match verdict {
-            Verdict::Pass | Verdict::Withhold { .. } => self.forward(raw, &parsed, decide),
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => self.forward(raw, &parsed, decide),
             Verdict::Park => {
                 self.upload =
                     Upload::Parked(Box::new(Parked { head: raw.to_vec(), body: parsed.body, expects: parsed.expects }));
@@ -311,5 +311,5 @@ fn walk(body: &mut Body, bytes: &[u8], scan: &mut super::Scan) -> (usize, Result
 
 fn refusal(why: Malformed) -> Box<Made> {
     let status = if why == Malformed::TooLarge { 431 } else { 400 };
-    Box::new(Made { status, fields: Vec::new(), body: Bytes::new() })
+    Box::new(Made { status, fields: Vec::new(), body: Bytes::new(), trailers: None })
 }

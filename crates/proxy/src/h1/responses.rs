@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use super::body::{Body, Piece};
 use super::requests::Upload;
 use super::{Done, Exchange, Link, MAX_HEAD, Malformed, Reply, head, lines, raise};
-use crate::exchange::{Act, Closed, Fate, Interceptor, Part, PeerEnd, Refusal, StreamId, Verdict};
+use crate::exchange::{Act, Closed, Fate, Interceptor, Part, PeerEnd, Refusal, StreamId, Tail, Verdict};
 
 /// What the next byte of the upstream is.
 #[derive(Debug)]
@@ -216,7 +216,7 @@ impl Link {
         let connects = connect && status < 300;
         let kept = |body| Kept { raw: raw.to_vec(), body, close: parsed.close, connects };
         match decide.response(id, &parsed.head) {
-            Verdict::Pass => self.pass_head(raw, &parsed.head.fields, body, connects, decide),
+            Verdict::Pass | Verdict::Watch(_) => self.pass_head(raw, &parsed.head.fields, body, connects, decide),
             Verdict::Withhold { limit } => match body {
                 Some(Body::Length(length)) if usize::try_from(length).is_ok_and(|length| length <= limit) => {
                     self.withhold(kept(body), limit);
@@ -296,8 +296,11 @@ impl Link {
             Ok(fields) => fields,
             Err(why) => return self.ambiguous(why, decide),
         };
-        match decide.response_end(id, fields.as_ref()) {
-            Verdict::Pass | Verdict::Withhold { .. } => self.pass_end(withheld, end, trailers, decide),
+        let tail = Tail { trailers: fields, ..Tail::default() };
+        match decide.response_end(id, &tail) {
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
+                self.pass_end(withheld, end, trailers, decide)
+            }
             Verdict::Park => {
                 let end = end.to_vec();
                 self.download = Download::ParkedEnd(Box::new(ParkedEnd { withheld, end, trailers }));

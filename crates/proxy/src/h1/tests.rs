@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use crate::exchange::{
     Act, Closed, Edit, Editor, Edits, Fate, Fields, Interceptor, Made, Part, PeerEnd, Refusal, RequestHead,
-    ResponseHead, Resume, StreamId, Verdict,
+    ResponseHead, Resume, StreamId, Tail, Verdict,
 };
 use crate::h1::Link;
 
@@ -97,7 +97,8 @@ impl Interceptor for Script {
         self.verdict(stream, Point::Response)
     }
 
-    fn response_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) -> Verdict {
+    fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
+        let trailers = tail.trailers.as_ref();
         self.known(stream);
         self.log.push(format!("end {} {}", stream.0, trailers.map_or("-".into(), lines)));
         self.verdict(stream, Point::End)
@@ -199,10 +200,10 @@ fn check(steps: &[Step], script: &Script) -> Outcome {
 
 fn made(status: u16, body: &'static str) -> Act {
     let fields = vec![("x-made".to_string(), "yes".to_string())];
-    Act::Answer(Box::new(Made { status, fields, body: bytes::Bytes::from_static(body.as_bytes()) }))
+    Act::Answer(Box::new(Made { status, fields, body: bytes::Bytes::from_static(body.as_bytes()), trailers: None }))
 }
 
-const RESET: Act = Act::Reset { code: 2 };
+const RESET: Act = Act::Reset { code: 2, connection: false };
 const GET: &str = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
 const POST: &str = "POST /p HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";

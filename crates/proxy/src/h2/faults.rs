@@ -33,7 +33,7 @@ impl Link {
     fn act(&mut self, id: u32, act: Act, decide: &mut dyn Interceptor) {
         match act {
             Act::Drop => self.set_response(id, Response::Dropped { drained: 0 }),
-            Act::Reset { code } => {
+            Act::Reset { code, .. } => {
                 frame::put_reset(self.sink(Way::Down), id, code);
                 self.finish(id, Closed::ByFault, decide);
             }
@@ -66,7 +66,7 @@ impl Link {
         }
         let part = match act {
             Act::Drop => None,
-            Act::Reset { code } => Some(Part::Fault { code }),
+            Act::Reset { code, .. } => Some(Part::Fault { code }),
             Act::Answer(made) => {
                 // The head has left, so what can still be said is the status of a gRPC call.
                 let mut list = HeaderList::default();

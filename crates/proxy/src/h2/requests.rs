@@ -96,7 +96,7 @@ impl Link {
         };
         self.streams.insert(id, stream);
         match verdict {
-            Verdict::Pass | Verdict::Withhold { .. } => self.open_upstream(id, list, end, decide),
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => self.open_upstream(id, list, end, decide),
             Verdict::Park => self.keep(Way::Up, id, Part::Head { list: Box::new(list.clone()), end }),
             Verdict::Act(act) => self.act_on_request(id, act, decide),
         }

@@ -4,7 +4,7 @@ use super::frame::{self, Frame, Violation, code, flag, kind};
 use super::head;
 use super::stream::{Part, Request, Response, Way};
 use super::{DRAIN_LIMIT, Link, Step};
-use crate::exchange::{Interceptor, Refusal, StreamId, Verdict};
+use crate::exchange::{Interceptor, Refusal, StreamId, Tail, Verdict};
 use crate::hpack::HeaderList;
 
 /// The last part of a response as it arrived.
@@ -85,7 +85,7 @@ impl Link {
                 self.set_response(id, Response::Withheld { limit });
                 self.keep(Way::Down, id, kept(list));
             }
-            Verdict::Pass | Verdict::Withhold { .. } => {
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
                 self.set_response(id, Response::Passing);
                 self.put_head(Way::Down, (id, id), list, end, decide);
                 if end {
@@ -185,7 +185,7 @@ impl Link {
             End::Trailers(list) => head::trailers(list).ok(),
             End::Data { .. } => None,
         };
-        match self.judge(id, trailers.as_ref(), decide) {
+        match self.judge(id, trailers, decide) {
             Verdict::Park => {
                 self.set_response(id, Response::EndParked { whole });
                 self.keep_end(id, end);
@@ -196,20 +196,20 @@ impl Link {
                     self.pass_end(id, end, decide);
                 }
             }
-            Verdict::Pass | Verdict::Withhold { .. } => self.pass_end(id, end, decide),
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => self.pass_end(id, end, decide),
         }
     }
 
     fn judge(
         &mut self,
         id: u32,
-        trailers: Option<&crate::exchange::Fields<'_>>,
+        trailers: Option<crate::exchange::Fields<'_>>,
         decide: &mut dyn Interceptor,
     ) -> Verdict {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.judged = true;
         }
-        decide.response_end(StreamId(id.into()), trailers)
+        decide.response_end(StreamId(id.into()), &Tail { trailers, ..Tail::default() })
     }
 
     fn keep_end(&mut self, id: u32, end: End<'_>) {
@@ -264,11 +264,10 @@ impl Link {
         }
         let Some(end) = stream.down_queue.iter().find(|part| part.ends()) else { return };
         let trailers = if let Part::Trailers { list } = end { head::trailers(list).ok() } else { None };
-        let verdict = decide.response_end(StreamId(id.into()), trailers.as_ref());
-        drop(trailers);
+        let verdict = decide.response_end(StreamId(id.into()), &Tail { trailers, ..Tail::default() });
         stream.judged = true;
         match verdict {
-            Verdict::Pass | Verdict::Withhold { .. } => {}
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {}
             Verdict::Park => stream.response = Response::EndParked { whole: false },
             Verdict::Act(act) => {
                 self.act_on_end(id, act, false, decide);

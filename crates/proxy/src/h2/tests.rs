@@ -13,8 +13,8 @@ use bytes::{Bytes, BytesMut};
 use super::Link;
 use super::frame::{self, PREFACE, Reader, flag, kind};
 use crate::exchange::{
-    Act, Closed, Edit, Editor, Edits, Fate, Fields, Interceptor, Made, Part, PeerEnd, Refusal, RequestHead,
-    ResponseHead, Resume, StreamId, Verdict,
+    Act, Closed, Edit, Editor, Edits, Fate, Interceptor, Made, Part, PeerEnd, Refusal, RequestHead, ResponseHead,
+    Resume, StreamId, Tail, Verdict,
 };
 use crate::hpack::{Decoder, Encoder, HeaderList, Indexing};
 
@@ -31,6 +31,7 @@ struct Script {
 fn part_name(part: Part) -> &'static str {
     match part {
         Part::Request => "request",
+        Part::RequestEnd => "request end",
         Part::Response => "response",
         Part::ResponseEnd => "end",
     }
@@ -49,7 +50,8 @@ impl Interceptor for Script {
         self.response.remove(&stream.0).unwrap_or(Verdict::Pass)
     }
 
-    fn response_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) -> Verdict {
+    fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
+        let trailers = tail.trailers.as_ref();
         let trailers = trailers.map(|t| t.text("grpc-status").unwrap_or("?").to_owned());
         self.calls.push(format!("end {} {}", stream.0, trailers.unwrap_or("-".into())));
         self.end.remove(&stream.0).unwrap_or(Verdict::Pass)
@@ -309,7 +311,7 @@ fn ack() -> Vec<u8> {
 
 fn made(status: u16, fields: &[(&str, &str)], body: &'static [u8]) -> Act {
     let fields = fields.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-    Act::Answer(Box::new(Made { status, fields, body: Bytes::from_static(body) }))
+    Act::Answer(Box::new(Made { status, fields, body: Bytes::from_static(body), trailers: None }))
 }
 
 fn unavailable() -> Act {

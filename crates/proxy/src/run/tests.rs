@@ -79,14 +79,9 @@ impl Session {
     async fn arm(&mut self, rules: Vec<Rule>, lease: Duration) {
         let received = event(EventKind::RequestReceived, BUY);
         self.say(&FromController::Arm(Arm {
-            token: ROUND,
             rules,
             events: vec![crate::sidecar::testing::counted(received)],
-            gap_apis: Default::default(),
-            record: true,
-            constant_context: false,
-            lease,
-            max_parked: 8,
+            ..Arm::clean(ROUND, lease)
         }))
         .await;
         assert_eq!(self.hear().await, FromSidecar::Armed { token: ROUND });

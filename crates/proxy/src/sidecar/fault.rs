@@ -1,12 +1,10 @@
 //! What a fault does to a message, in the editors' terms (design §3.5).
 
-use aftershock_core::plan::{ErrorAnswer, Fault, Rule, StreamPoint};
+use aftershock_core::plan::{ErrorAnswer, Fault, ResetScope, Rule, StreamPoint};
 use bytes::Bytes;
 
 use crate::exchange::{Act, Made};
 
-/// RST_STREAM INTERNAL_ERROR (RFC 9113 §7). Not REFUSED_STREAM, which clients retry silently.
-const INTERNAL_ERROR: u32 = 2;
 /// gRPC UNAVAILABLE.
 const UNAVAILABLE: u8 = 14;
 /// gRPC INTERNAL.
@@ -19,11 +17,15 @@ const FRAMING: [&str; 8] =
 /// The act of a fault; none for a delay, which parks.
 pub(crate) fn act(fault: &Fault, grpc: bool) -> Option<Act> {
     Some(match fault {
-        Fault::Delay(_) => return None,
+        Fault::Delay(_) | Fault::Release => return None,
         Fault::Drop => Act::Drop,
-        Fault::Reset => Act::Reset { code: INTERNAL_ERROR },
+        Fault::Reset(reset) => {
+            Act::Reset { code: reset.code.code(), connection: reset.scope == ResetScope::Connection }
+        }
         Fault::Abort if grpc => Act::Answer(Box::new(grpc_answer(UNAVAILABLE, None, []))),
-        Fault::Abort => Act::Answer(Box::new(Made { status: 503, fields: Vec::new(), body: Bytes::new() })),
+        Fault::Abort => {
+            Act::Answer(Box::new(Made { status: 503, fields: Vec::new(), body: Bytes::new(), trailers: None }))
+        }
         Fault::Error(answer) => Act::Answer(Box::new(error(answer, grpc))),
     })
 }
@@ -37,6 +39,7 @@ fn error(answer: &ErrorAnswer, grpc: bool) -> Made {
         status: answer.status.unwrap_or(500),
         fields: headers.collect(),
         body: Bytes::copy_from_slice(answer.body.as_bytes()),
+        trailers: None,
     }
 }
 
@@ -48,7 +51,8 @@ fn grpc_answer(status: u8, message: Option<&str>, headers: impl IntoIterator<Ite
     ];
     fields.extend(message.map(|message| ("grpc-message".to_owned(), grpc_message(message))));
     fields.extend(headers.into_iter().filter(|(name, _)| name != "content-type" && name != "grpc-status"));
-    Made { status: 200, fields, body: Bytes::new() }
+    let trailers = fields.iter().filter(|(name, _)| name != "content-type").cloned().collect();
+    Made { status: 200, fields, body: Bytes::new(), trailers: Some(trailers) }
 }
 
 /// `Percent-Encoded` of the gRPC protocol: printable ASCII but `%` stays.
@@ -124,6 +128,6 @@ mod tests {
 
     #[test]
     fn a_reset_has_a_code_that_clients_do_not_retry_silently() {
-        assert_eq!(act(&Fault::Reset, true), Some(Act::Reset { code: 2 }));
+        assert_eq!(act(&Fault::Reset(Default::default()), true), Some(Act::Reset { code: 2, connection: false }));
     }
 }

@@ -97,7 +97,7 @@ impl Sidecar {
         pass.passed_by = None;
         call.injection = Some(Injection {
             rule: pass.rule,
-            k: pass.k,
+            k: pass.k.unwrap_or_default(),
             decided: execution.knowledge.clock,
             held,
             fault: fault.to_string(),
@@ -185,7 +185,7 @@ impl Sidecar {
             Refusal::Pipelined => PassedBy::Pipelined,
             Refusal::Goaway => PassedBy::Goaway,
             // Nobody waits for an answer any more.
-            Refusal::TooLate | Refusal::Size | Refusal::Oversized => PassedBy::CallerGone,
+            Refusal::TooLate | Refusal::Size | Refusal::Stream | Refusal::Oversized => PassedBy::CallerGone,
         };
         let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { return };
         match stage {
@@ -356,7 +356,7 @@ impl Sidecar {
         };
         let message = Message { outcome: call.outcome, witness: call.witness, oversized: false };
         let progress = execution.progress.get(hold.rule).copied().unwrap_or_default();
-        judge(armed, progress, pass.k, point, message)
+        judge(armed, progress, pass.k.unwrap_or_default(), point, message)
     }
 
     /// Deadlines up to `now`: delays are over, holds are given up.

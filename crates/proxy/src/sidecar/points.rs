@@ -23,7 +23,8 @@ use super::rounds::deadline;
 use super::rules::{Frame, Judgement, Message, Point, Witness, judge};
 use crate::config::Host;
 use crate::exchange::{
-    Closed, Edit, Edits, Fields, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, StreamId, Verdict,
+    Closed, Edit, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, StreamId, Tail,
+    Verdict,
 };
 
 /// Most body bytes of a response that are kept back for its outcome.
@@ -48,14 +49,23 @@ impl Interceptor for Points<'_> {
         self.sidecar.request(self.id(stream), head, self.now)
     }
 
+    fn request_end(&mut self, _: StreamId, _: Option<&Fields<'_>>) {
+        self.sidecar.confirm_acting();
+    }
+
     fn response(&mut self, stream: StreamId, head: &ResponseHead<'_>) -> Verdict {
         self.sidecar.confirm_acting();
         self.sidecar.response(self.id(stream), head, self.now)
     }
 
-    fn response_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) -> Verdict {
+    fn reached(&mut self, _: StreamId, _: Mark) -> Verdict {
         self.sidecar.confirm_acting();
-        self.sidecar.response_end(self.id(stream), trailers, self.now)
+        Verdict::Pass
+    }
+
+    fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
+        self.sidecar.confirm_acting();
+        self.sidecar.response_end(self.id(stream), tail.trailers.as_ref(), self.now)
     }
 
     fn stamp(&mut self, stream: StreamId, part: Part) -> Edits {
@@ -69,7 +79,7 @@ impl Interceptor for Points<'_> {
             self.sidecar.confirm_acting();
         }
         match why {
-            Refusal::Size => {
+            Refusal::Size | Refusal::Stream => {
                 if let Some(call) = self.sidecar.call_mut(id) {
                     call.oversized = true;
                 }
@@ -82,6 +92,10 @@ impl Interceptor for Points<'_> {
     fn closed(&mut self, stream: StreamId, how: Closed) {
         self.sidecar.confirm_acting();
         self.sidecar.close(self.id(stream), how, self.now);
+    }
+
+    fn late(&mut self, _: StreamId, _: &Fields<'_>) {
+        self.sidecar.confirm_acting();
     }
 }
 
@@ -224,7 +238,7 @@ impl Sidecar {
                 }
                 Judgement::PassBy(why) => Some(why),
             };
-            call.passes.push(Pass { rule: armed.rule.index, k, clock: execution.knowledge.clock, passed_by });
+            call.passes.push(Pass { rule: armed.rule.index, k: Some(k), clock: execution.knowledge.clock, passed_by });
         }
         if let Some(shot) = shot {
             for hold in holds {
@@ -363,7 +377,7 @@ impl Sidecar {
         if let Some(call) = self.call_mut(id).filter(|_| strip) {
             match part {
                 Part::ResponseEnd => call.strip.1 = true,
-                Part::Request | Part::Response => call.strip.0 = true,
+                Part::Request | Part::RequestEnd | Part::Response => call.strip.0 = true,
             }
         }
     }
@@ -376,7 +390,7 @@ impl Sidecar {
         let mut edits = if part == Part::Request { std::mem::take(&mut exchange.edits) } else { Edits::new() };
         let Some(call) = exchange.call.as_deref() else { return edits };
         let strip = match part {
-            Part::Request => false,
+            Part::Request | Part::RequestEnd => false,
             Part::Response => call.strip.0,
             Part::ResponseEnd => call.strip.1,
         };
@@ -387,6 +401,7 @@ impl Sidecar {
             _ => HopSent::Nothing,
         };
         match part {
+            Part::RequestEnd => {}
             // It was parked: it leaves now, with what is known now.
             Part::Request => self.count_request(id),
             Part::Response if call.outcome_in_head() => self.count_response(id),

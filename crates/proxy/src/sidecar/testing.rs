@@ -22,7 +22,7 @@ use super::execution::Key;
 use crate::config::Config;
 use crate::exchange::{
     Act, Closed, Decider, Edit, Edits, Fields, Interceptor, LinkId, Made, Part, Protocol, Refusal, RequestHead,
-    ResponseHead, Resume, StreamId, Verdict,
+    ResponseHead, Resume, StreamId, Tail, Verdict,
 };
 
 /// The token of the tests' round.
@@ -343,14 +343,11 @@ impl Net {
             rules.iter().flat_map(|rule| rule.apis.iter().cloned()).collect();
         for service in self.services() {
             let mut arm = Arm {
-                token: ROUND,
                 rules: rules.iter().filter(|rule| rule.service.as_str() == service).cloned().collect(),
                 events: events.clone(),
                 gap_apis: gap_apis.clone(),
-                record: true,
-                constant_context: false,
-                lease: Duration::from_secs(10),
                 max_parked: 16,
+                ..Arm::clean(ROUND, Duration::from_secs(10))
             };
             change(&mut arm);
             let token = arm.token;
@@ -459,7 +456,9 @@ impl Net {
         self.at(&leg, |points| {
             let verdict = points.request(leg.stream, &request.head());
             passage = match verdict {
-                Verdict::Pass | Verdict::Withhold { .. } => Passage::Through(stamped(points, &leg, &request)),
+                Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
+                    Passage::Through(stamped(points, &leg, &request))
+                }
                 Verdict::Park => {
                     kept = Some(request.clone());
                     Passage::Kept
@@ -499,12 +498,12 @@ impl Net {
                 let edits = points.stamp(leg.stream, Part::Response);
                 sent_head = Some(edited(response.lines.clone(), &edits));
             }
-            if matches!(verdict, Verdict::Pass | Verdict::Withhold { .. }) && !response.ends {
+            if matches!(verdict, Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_)) && !response.ends {
                 let trailers = response.trailers.as_ref().map(fields);
-                verdict = points.response_end(leg.stream, trailers.as_ref());
+                verdict = points.response_end(leg.stream, &Tail { trailers: trailers.clone(), ..Tail::default() });
             }
             passage = match verdict {
-                Verdict::Pass | Verdict::Withhold { .. } => {
+                Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
                     Passage::Through(finished(points, leg, &response, sent_head))
                 }
                 Verdict::Park => {
@@ -543,7 +542,10 @@ impl Net {
         let mut sent = head.clone();
         self.at(leg, |points| {
             let trailers = head.trailers.as_ref().map(fields);
-            assert_eq!(points.response_end(leg.stream, trailers.as_ref()), Verdict::Pass);
+            assert_eq!(
+                points.response_end(leg.stream, &Tail { trailers: trailers.clone(), ..Tail::default() }),
+                Verdict::Pass
+            );
             sent = finished(points, leg, &head, Some(head.lines.clone()));
         });
         sent
@@ -740,6 +742,7 @@ pub(crate) fn rule(service: &str, side: Side, of: &str, k: Occurrence, phase: Ph
         service: service.parse().unwrap(),
         side,
         apis: [api(of)].into(),
+        arbitrated: false,
         tfic: Tfic {
             target: Target {
                 caller,

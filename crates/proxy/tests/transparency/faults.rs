@@ -10,10 +10,15 @@ use crate::support::wire::{Ended, HANG, Origin, Seen, Step, Untouched, client, c
 
 const POST: &str = "POST /charge HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nonce";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-const RESET: Act = Act::Reset { code: 2 };
+const RESET: Act = Act::Reset { code: 2, connection: false };
 
 fn made() -> Act {
-    Act::Answer(Box::new(Made { status: 503, fields: Vec::new(), body: bytes::Bytes::from_static(b"no") }))
+    Act::Answer(Box::new(Made {
+        status: 503,
+        fields: Vec::new(),
+        body: bytes::Bytes::from_static(b"no"),
+        trailers: None,
+    }))
 }
 
 fn nothing(ended: Ended) -> Seen {

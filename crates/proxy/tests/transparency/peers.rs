@@ -104,9 +104,9 @@ fn grpc_clients_see_faults_as_statuses() {
             field("grpc-status", "14"),
             field("grpc-message", "made by a fault"),
         ];
-        Act::Answer(Box::new(Made { status: 200, fields, body: bytes::Bytes::new() }))
+        Act::Answer(Box::new(Made { status: 200, fields, body: bytes::Bytes::new(), trailers: None }))
     };
-    let reset = || Act::Reset { code: 2 };
+    let reset = || Act::Reset { code: 2, connection: false };
     let server = GrpcServer::start();
     let (long, short) = (Duration::from_secs(20), Duration::from_millis(300));
     for (point, withheld) in [(Point::Request, false), (Point::Response, false), (Point::End, true)] {

@@ -347,7 +347,7 @@ impl<'a> World<'a> {
             None
         };
         let fires = passed_by.is_none();
-        client.passes.push(Pass { rule: 0, k: told, clock, passed_by });
+        client.passes.push(Pass { rule: 0, k: Some(told), clock, passed_by });
         if fires {
             self.fired += 1;
             self.hit = self.hit.or(Some(clock));
@@ -570,7 +570,7 @@ proptest! {
                 prop_assume!(!(fired && Some(execution) == hit_in && hit == Some(clock)));
                 // Where nothing fired: what came after the numbered pass that was meant cannot have been it.
                 let judged = round.spans.iter().filter(|span| span.execution.0 == execution).flat_map(|span| &span.passes);
-                let meant = judged.filter(|pass| Some(pass.k) == shot.k).map(|pass| pass.clock).next();
+                let meant = judged.filter(|pass| pass.k == shot.k).map(|pass| pass.clock).next();
                 let too_late = !fired && meant.is_some_and(|meant| meant < clock);
                 if harmless || too_late { truth } else { Verdict::Incomplete }
             }

@@ -123,7 +123,7 @@ fn an_answer_to_head_has_no_body() {
 
 #[test]
 fn a_withheld_response_is_replaced_as_a_whole_at_its_end() {
-    for act in [unavailable(), Act::Reset { code: 2 }, Act::Drop] {
+    for act in [unavailable(), Act::Reset { code: 2, connection: false }, Act::Drop] {
         let mut net = Net::new();
         net.script.response.insert(1, Verdict::Withhold { limit: 1 << 20 });
         net.script.end.insert(1, Verdict::Act(act.clone()));
@@ -168,7 +168,7 @@ fn a_withheld_response_that_passes_is_stamped_part_by_part() {
 fn faults_at_the_end_of_a_response_whose_head_has_left() {
     let cases: &[(Act, &[&str], Option<&str>)] = &[
         (unavailable(), &["HEADERS 1 end grpc-status=14 grpc-message=lost"], Some("closed 1 Complete")),
-        (Act::Reset { code: 2 }, &["RST 1 2"], Some("closed 1 ByFault")),
+        (Act::Reset { code: 2, connection: false }, &["RST 1 2"], Some("closed 1 ByFault")),
         (Act::Drop, &[], None),
         (made(503, &[], b"x"), &["HEADERS 1 end grpc-status=0"], Some("closed 1 Complete")),
     ];
@@ -273,7 +273,7 @@ fn an_answer_waits_for_the_upstreams_settings_and_comes_even_if_they_never_do() 
 #[test]
 fn a_reset_carries_its_code_and_cancels_an_upload() {
     let mut net = Net::new();
-    net.script.response.insert(1, Verdict::Act(Act::Reset { code: 13 }));
+    net.script.response.insert(1, Verdict::Act(Act::Reset { code: 13, connection: false }));
     net.request(1, false, "/");
     net.seen_up();
     net.up_headers(1, false, OK);

@@ -176,8 +176,8 @@ impl Interceptor for Faults {
         }
     }
 
-    fn response_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) -> Verdict {
-        self.calls.response_end(stream, trailers);
+    fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
+        self.calls.response_end(stream, tail);
         if stream.0 / 2 % 8 == 5 { Verdict::Act(unavailable()) } else { Verdict::Pass }
     }
 
@@ -185,6 +185,7 @@ impl Interceptor for Faults {
         match part {
             Part::Request => smallvec![Edit::Set("aft", "q".into())],
             Part::Response => smallvec![Edit::Set("aft", "r".into())],
+            Part::RequestEnd => Edits::new(),
             Part::ResponseEnd => smallvec![Edit::Set("aft", "e".into())],
         }
     }

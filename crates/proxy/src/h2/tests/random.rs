@@ -415,7 +415,7 @@ impl Random {
         self.parked.push(stream);
         match self.dice.below(4) {
             0 => Act::Drop,
-            1 => Act::Reset { code: 2 },
+            1 => Act::Reset { code: 2, connection: false },
             2 => made(503, &[("made", "1")], &[b'm'; 30_000]),
             _ => made(200, &[("made", "1"), ("grpc-status", "14")], b""),
         }
@@ -439,6 +439,7 @@ impl Random {
             Verdict::Pass => "pass",
             Verdict::Park => "park",
             Verdict::Withhold { .. } => "withhold",
+            Verdict::Watch(_) => "watch",
             Verdict::Act(Act::Drop) => "drop",
             Verdict::Act(Act::Reset { .. }) => "reset",
             Verdict::Act(Act::Answer(_)) => "answer",
@@ -459,7 +460,7 @@ impl Interceptor for Random {
         self.verdict("response", stream.0)
     }
 
-    fn response_end(&mut self, stream: StreamId, _: Option<&Fields<'_>>) -> Verdict {
+    fn response_end(&mut self, stream: StreamId, _: &Tail<'_>) -> Verdict {
         assert_eq!(self.seen[&stream.0], None);
         self.verdict("end", stream.0)
     }
@@ -468,6 +469,7 @@ impl Interceptor for Random {
         assert_eq!(self.seen[&stream.0], None);
         let value = match part {
             Part::Request => "q",
+            Part::RequestEnd => return Edits::new(),
             Part::Response => "r",
             Part::ResponseEnd if stream.0 % 4 == 1 => return Edits::new(),
             Part::ResponseEnd => "e",

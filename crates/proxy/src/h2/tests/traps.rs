@@ -338,7 +338,7 @@ fn trap_3_a_replaced_response_that_used_up_its_window_is_still_drained() {
 #[test]
 fn trap_4_frames_for_streams_the_upstream_never_sees_are_consumed() {
     let mut net = Net::new();
-    net.script.request.insert(1, Verdict::Act(Act::Reset { code: 2 }));
+    net.script.request.insert(1, Verdict::Act(Act::Reset { code: 2, connection: false }));
     net.script.request.insert(3, Verdict::Act(Act::Drop));
     net.request(1, false, "/");
     net.request(3, false, "/");
@@ -405,7 +405,7 @@ fn trap_4_the_upstreams_reset_waits_behind_what_is_parked() {
 fn trap_4_the_upstream_half_makes_room_before_the_applications_next_stream() {
     // One stream at a time. The application thinks the first is over; the upstream is still answering it.
     let mut net = Net::with_settings(&[], &[(3, 1)]);
-    net.script.response.insert(1, Verdict::Act(Act::Reset { code: 2 }));
+    net.script.response.insert(1, Verdict::Act(Act::Reset { code: 2, connection: false }));
     net.request(1, true, "/");
     net.up_headers(1, false, OK);
     assert_eq!(net.seen_app(), ["RST 1 2"]);
@@ -422,8 +422,8 @@ fn trap_4_the_upstream_half_makes_room_before_the_applications_next_stream() {
 #[test]
 fn trap_5_blocks_of_dropped_and_unknown_streams_keep_the_tables_in_step() {
     let mut net = Net::new();
-    net.script.request.insert(1, Verdict::Act(Act::Reset { code: 2 }));
-    net.script.response.insert(3, Verdict::Act(Act::Reset { code: 2 }));
+    net.script.request.insert(1, Verdict::Act(Act::Reset { code: 2, connection: false }));
+    net.script.response.insert(3, Verdict::Act(Act::Reset { code: 2, connection: false }));
     let get = [(":method", "GET"), (":scheme", "http"), (":path", "/"), ("x-first", "only-here")];
     net.app_headers(1, false, &get);
     net.app_headers(1, true, &[("x-trailer", "of-a-reset-stream")]);

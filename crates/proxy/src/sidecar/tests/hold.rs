@@ -58,7 +58,12 @@ impl Signup {
 
     /// The passes of the calls that ended: number, and why nothing was done.
     fn passes(&mut self) -> Vec<(u32, Option<PassedBy>)> {
-        self.net.spans("signup").into_iter().flat_map(|span| span.passes).map(|pass| (pass.k, pass.passed_by)).collect()
+        self.net
+            .spans("signup")
+            .into_iter()
+            .flat_map(|span| span.passes)
+            .map(|pass| (pass.k.unwrap(), pass.passed_by))
+            .collect()
     }
 }
 
@@ -101,7 +106,7 @@ fn a_guard_that_holds_already_needs_no_hold() {
 
 #[test]
 fn a_held_message_can_meet_any_fault() {
-    for fault in [Fault::Drop, Fault::Reset, Fault::Abort] {
+    for fault in [Fault::Drop, Fault::Reset(Default::default()), Fault::Abort] {
         let mut signup = Signup::armed(&[order_sensitive(fault.clone())]);
         let (creation, checking) = (signup.call("user", create()), signup.call("risk", check()));
         signup.net.answer(&checking, Response::grpc(0));
@@ -109,7 +114,7 @@ fn a_held_message_can_meet_any_fault() {
         let resumed = signup.net.resumed();
         let [(_, Resumed::Response(passage))] = &resumed[..] else { panic!("{fault}: {resumed:?}") };
         assert_eq!(matches!(passage, Passage::Dropped), fault == Fault::Drop);
-        assert_eq!(matches!(passage, Passage::Reset), fault == Fault::Reset);
+        assert_eq!(matches!(passage, Passage::Reset), fault == Fault::Reset(Default::default()));
         assert_eq!(matches!(passage, Passage::Made(_)), fault == Fault::Abort);
         signup.net.close(&checking.out, Closed::ByApplication);
         let injected = signup.net.spans("signup").iter().filter(|span| span.injection.is_some()).count();

@@ -112,16 +112,7 @@ fn arming_anew_replaces_rules_and_leaves_executions_that_have_begun_alone() {
 #[test]
 fn arming_without_keys_is_refused() {
     let mut net = Net::configured(&[("checkout", "")], &["payment"]);
-    let arm = aftershock_core::wire::Arm {
-        token: ROUND,
-        rules: Vec::new(),
-        events: Vec::new(),
-        gap_apis: Default::default(),
-        record: true,
-        constant_context: false,
-        lease: LEASE,
-        max_parked: 1,
-    };
+    let arm = aftershock_core::wire::Arm::clean(ROUND, LEASE);
     net.tell("checkout", FromController::Arm(arm));
     assert!(matches!(&net.said("checkout")[..], [FromSidecar::NotArmed { token: ROUND, .. }]));
 }

@@ -51,7 +51,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let fault = prop_oneof![
         Just(Fault::Delay(Duration::from_millis(300).into())),
         Just(Fault::Drop),
-        Just(Fault::Reset),
+        Just(Fault::Reset(Default::default())),
         Just(Fault::Abort),
     ];
     let one = (fault, any::<bool>(), any::<bool>(), 0..4_u32, 0..3_u64, any::<bool>(), 1..3_u32);

@@ -307,9 +307,9 @@ proptest! {
             .flat_map(|span| span.passes.into_iter().map(move |pass| (pass.clock, pass.k, pass.passed_by.is_none())))
             .collect();
         passes.sort();
-        let numbers: Vec<u32> = passes.iter().map(|(_, k, _)| *k).collect();
+        let numbers: Vec<u32> = passes.iter().map(|(_, k, _)| k.unwrap()).collect();
         prop_assert_eq!(numbers, (1..=passes.len() as u32).collect::<Vec<_>>(), "numbered as they came");
-        let hit: Vec<u32> = passes.iter().filter(|(_, _, hit)| *hit).map(|(_, k, _)| *k).collect();
+        let hit: Vec<u32> = passes.iter().filter(|(_, _, hit)| *hit).map(|(_, k, _)| k.unwrap()).collect();
         let expected: Vec<u32> = (passes.len() as u32 >= k).then_some(k).into_iter().collect();
         prop_assert_eq!(hit, expected);
         prop_assert_eq!(dropped.len(), usize::from(passes.len() as u32 >= k));

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aftershock_proxy::exchange::{
-    Closed, Decider, Edits, Fields, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId,
+    Closed, Decider, Edits, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId, Tail,
     Verdict,
 };
 use aftershock_proxy::link::{Listener, Router, Stop, serve};
@@ -133,7 +133,7 @@ impl Interceptor for Calls<'_> {
         self.verdict(stream, Point::Response)
     }
 
-    fn response_end(&mut self, stream: StreamId, _: Option<&Fields<'_>>) -> Verdict {
+    fn response_end(&mut self, stream: StreamId, _: &Tail<'_>) -> Verdict {
         self.note(stream, "end");
         self.verdict(stream, Point::End)
     }
