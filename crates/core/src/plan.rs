@@ -398,3 +398,16 @@ pub struct Rule {
     #[serde(default)]
     pub arbitrated: bool,
 }
+
+impl Rule {
+    /// Whether `event` is the target's own event at the side that acts, with any outcome: for an arbitrated rule an atom on
+    /// it is judged by the arbiter's count of earlier passes, not by evidence (design §3.4).
+    pub fn is_own_event(&self, event: &CountedEvent) -> bool {
+        event.event.event == self.tfic.target.phase.event(self.side)
+            && event.apis == self.apis
+            && match self.side {
+                Side::Caller => event.event.caller.as_ref().is_none_or(|caller| *caller == self.service),
+                Side::Callee => event.event.caller.is_none(),
+            }
+    }
+}

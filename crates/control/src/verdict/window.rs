@@ -94,14 +94,10 @@ fn number(
 
 /// The target's own event at its caller, which an arbiter counts if there are several instances.
 fn own_event(armed: &Armed<'_>, plan: &Plan, atom: &Atom) -> bool {
-    armed.rules.iter().any(|rule| {
-        atom.event == armed.tfic.target.phase.event(rule.side)
-            && plan.resolve(&atom.api).is_ok_and(|apis| apis == rule.apis)
-            && match rule.side {
-                Side::Caller => atom.caller.as_ref().is_none_or(|caller| *caller == rule.service),
-                Side::Callee => atom.caller.is_none(),
-            }
-    })
+    let event = atom.event();
+    let Ok(apis) = plan.resolve(&event.api) else { return false };
+    let counted = CountedEvent { event, apis };
+    armed.rules.iter().any(|rule| rule.is_own_event(&counted))
 }
 
 /// What the record of both sides says against the outcome that the target asks for.
