@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{control, demo, disarm, explain, generate, inject, lab, record, rounds, schema, status};
+use crate::command::{control, demo, disarm, explain, generate, inject, lab, record, rounds, schema, status, store};
 
 /// Make a system of services fail at exactly the wrong moment, and see what it makes of it.
 ///
@@ -36,6 +36,8 @@ enum Command {
     Inject(inject::Inject),
     Explain(explain::Explain),
     Rounds(rounds::Rounds),
+    #[command(subcommand)]
+    Store(store::Store),
     Status(status::Status),
     Disarm(disarm::Disarm),
     #[command(subcommand)]
@@ -102,6 +104,7 @@ fn run(command: Command) -> anyhow::Result<Ended> {
             Command::Inject(inject) => inject.run().await,
             Command::Explain(explain) => explain.run().await,
             Command::Rounds(rounds) => rounds.run().await,
+            Command::Store(store) => store.run().await,
             Command::Status(status) => status.run().await,
             Command::Disarm(disarm) => disarm.run().await,
             Command::Control(control) => control.run().await,

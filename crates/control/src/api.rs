@@ -10,9 +10,9 @@
 //!
 //! `GET /v1/traces?scenario=S&recordings=N` answers with the complete executions of the latest N (10 if left out) clean
 //! recordings of a scenario as an array of traces, the oldest first; `GET /v1/rounds?scenario=S&limit=N` lists the
-//! latest N (100) rounds, the newest first.
+//! latest N (100) rounds, the newest first. `POST /v1/recordings` takes traces that were recorded elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
@@ -34,6 +34,89 @@ pub const RUNNER_LEASE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RoundId(pub i64);
+
+/// Clean executions of a scenario as a file (`aftershock store export`, `aftershock record --out`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceSet {
+    /// [`TraceSet::SCHEMA`].
+    pub schema: String,
+    /// The scenario's name.
+    pub scenario: String,
+    /// Its executions, the oldest first.
+    pub traces: Vec<Trace>,
+}
+
+/// Why a [`TraceSet`] cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTraceSet {
+    /// Another version, or another thing altogether.
+    #[error("expected schema {:?}, found {found:?}", TraceSet::SCHEMA)]
+    Schema {
+        /// What it says.
+        found: String,
+    },
+    /// No name.
+    #[error("expected the name of a scenario")]
+    NoScenario,
+    /// Nothing is known of what it shows.
+    #[error("traces[{index}] {problem}")]
+    Trace {
+        /// Its place in the list.
+        index: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl TraceSet {
+    /// The schema that this code reads and writes.
+    pub const SCHEMA: &'static str = "aftershock.dev/traces/v1";
+
+    /// The set of a scenario's executions.
+    pub fn new(scenario: String, traces: Vec<Trace>) -> Self {
+        TraceSet { schema: Self::SCHEMA.to_owned(), scenario, traces }
+    }
+
+    /// Whether it can stand for recordings that were made here.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), InvalidTraceSet> {
+        if self.schema != Self::SCHEMA {
+            return Err(InvalidTraceSet::Schema { found: self.schema.chars().take(64).collect() });
+        }
+        if self.scenario.is_empty() {
+            return Err(InvalidTraceSet::NoScenario);
+        }
+        let mut seen = BTreeSet::new();
+        for (index, trace) in self.traces.iter().enumerate() {
+            let invalid = |problem| Err(InvalidTraceSet::Trace { index, problem });
+            let spans: Vec<_> = trace.calls.iter().flat_map(|call| call.spans()).cloned().collect();
+            if trace.execution.is_zero() || spans.is_empty() {
+                return invalid("has no execution id or no spans");
+            }
+            if !seen.insert(trace.execution) {
+                return invalid("is of an execution that stands before it already");
+            }
+            if Trace::assemble(spans) != [trace.clone()] {
+                return invalid(
+                    "is not what its own spans make: some are of other executions, stand twice, or do not fit",
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The answer to `POST /v1/recordings`, which takes a [`TraceSet`] as clean recordings of its scenario.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imported {
+    /// Executions that were stored.
+    pub stored: u64,
+    /// Executions that were here already.
+    pub present: u64,
+}
 
 /// `POST /v1/rounds`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]

@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use crate::api::{
-    ApiError, Conclude, Disarmed, Finish, Finished, RoundId, RoundRecord, RoundSummary, Settle, Settled, StartRound,
-    StartedRound, Status,
+    ApiError, Conclude, Disarmed, Finish, Finished, Imported, RoundId, RoundRecord, RoundSummary, Settle, Settled,
+    StartRound, StartedRound, Status, TraceSet,
 };
 use crate::runner::exchange::{Answer, ExchangeError, Protocol, exchange};
 use crate::scenario::{BaseUrl, ParseTextError};
@@ -152,6 +152,14 @@ impl Client {
     /// When the controller does not answer.
     pub async fn traces(&self, scenario: &str) -> Result<Vec<Trace>, ClientError> {
         self.get("ask for clean traces", &format!("/v1/traces?scenario={}", percent(scenario))).await
+    }
+
+    /// Have traces that were recorded elsewhere kept as clean recordings of their scenario.
+    ///
+    /// # Errors
+    /// When the set is none, or the controller does not answer.
+    pub async fn import(&self, set: &TraceSet) -> Result<Imported, ClientError> {
+        self.post("import traces", "/v1/recordings", set, PATIENCE).await
     }
 
     /// One round.

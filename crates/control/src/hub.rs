@@ -62,7 +62,7 @@ impl State {
 
 impl Hub {
     pub(crate) async fn new(options: Options) -> Result<Arc<Hub>, StoreError> {
-        let store = Store::open(options.store.clone()).await?;
+        let store = Store::open(options.store.clone(), options.retention, options.redaction.clone()).await?;
         let state = State {
             registry: Registry::default(),
             collector: Collector::new(options.spans_per_round),

@@ -26,13 +26,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::api::{
-    Conclude, Disarmed, Finish, Finished, RUNNER_LEASE, RoundRecord, RoundSummary, Settle, Settled, StartRound,
-    StartedRound, Status,
+    Conclude, Disarmed, Finish, Finished, Imported, RUNNER_LEASE, RoundRecord, RoundSummary, Settle, Settled,
+    StartRound, StartedRound, Status, TraceSet,
 };
 use crate::hub::{Hub, Look};
 use crate::link;
 use crate::rounds::{RECORDINGS, RoundError};
-pub use crate::store::{Location, StoreError};
+pub use crate::store::{Location, Redaction, Retention, StoreError};
 
 use extract::{Body, Failed, Id, Parameters};
 
@@ -41,6 +41,10 @@ use extract::{Body, Failed, Id, Parameters};
 pub struct Options {
     /// Where rounds are kept.
     pub store: Location,
+    /// How long.
+    pub retention: Retention,
+    /// What of them is not stored.
+    pub redaction: Redaction,
     /// Listen on an address that others can reach. There is no authentication yet: whoever reaches it can fault traffic.
     pub allow_remote: bool,
     /// How long rules stay at a sidecar that hears nothing.
@@ -61,6 +65,8 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             store: Location::Memory,
+            retention: Retention::default(),
+            redaction: Redaction::default(),
             allow_remote: false,
             lease: Duration::from_secs(10),
             renew_every: Duration::from_secs(3),
@@ -189,6 +195,9 @@ pub async fn serve(
 /// The largest body of the JSON API.
 const MAX_JSON: usize = 4 << 20;
 
+/// The largest set of traces that is imported at once: some thousands of executions.
+const MAX_TRACE_SET: usize = 64 << 20;
+
 fn router(hub: Arc<Hub>) -> Router {
     let api = Router::new()
         .route("/v1/rounds", post(start).get(rounds))
@@ -203,7 +212,9 @@ fn router(hub: Arc<Hub>) -> Router {
         .layer(DefaultBodyLimit::max(MAX_JSON));
     let collector =
         Router::new().route(TRACES_PATH, post(collect).get(traces)).layer(DefaultBodyLimit::max(otlp::MAX_BODY));
+    let imports = Router::new().route("/v1/recordings", post(import)).layer(DefaultBodyLimit::max(MAX_TRACE_SET));
     api.merge(collector)
+        .merge(imports)
         .fallback(|request: Request| async move {
             let path: String = request.uri().path().chars().take(200).collect();
             Failed::new(StatusCode::NOT_FOUND, format!("there is no path {path}"))
@@ -290,6 +301,14 @@ fn recordings() -> u32 {
 
 async fn traces(State(hub): Shared, Parameters(of): Parameters<CleanTraces>) -> Result<Json<Vec<Trace>>, Failed> {
     Ok(Json(hub.store.clean_traces(of.scenario, of.recordings).await?))
+}
+
+/// Traces that were recorded elsewhere.
+async fn import(State(hub): Shared, Body(set): Body<TraceSet, MAX_TRACE_SET>) -> Result<Json<Imported>, Failed> {
+    set.check().map_err(|error| Failed::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
+    let all = set.traces.len() as u64;
+    let stored = hub.store.import(set, "a file of traces").await?;
+    Ok(Json(Imported { stored, present: all - stored }))
 }
 
 async fn disarm(State(hub): Shared) -> Json<Disarmed> {

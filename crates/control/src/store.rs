@@ -6,6 +6,8 @@
 //! refused before a byte of it is written.
 
 mod open;
+mod redaction;
+mod retention;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -20,7 +22,13 @@ use aftershock_core::trace::Trace;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use crate::api::{Conclude, Finished, RoundId, RoundRecord, RoundSummary, Verdict};
+use crate::api::{Conclude, Finished, RoundId, RoundRecord, RoundSummary, TraceSet, Verdict};
+use crate::hub::unix_seconds;
+use crate::rounds::RECORDINGS;
+
+pub use redaction::Redaction;
+pub use retention::Retention;
+use rows::Failure;
 
 /// Where rounds are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -70,9 +78,18 @@ pub enum StoreError {
         /// What the system said.
         problem: String,
     },
-    /// A statement failed.
-    #[error("the store failed: {0}")]
-    Sql(#[from] rusqlite::Error),
+    /// There is no place left where it is.
+    #[error("the store {} is full: nothing more can be written where it is; what it holds is unharmed", .0.display())]
+    Full(PathBuf),
+    /// SQLite failed otherwise.
+    #[error("the store {} failed: {problem}", .path.display())]
+    Sql {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        #[source]
+        problem: rusqlite::Error,
+    },
     /// A row holds what this version did not write.
     #[error("the store holds a malformed {what}: {problem}")]
     Row {
@@ -105,6 +122,10 @@ enum Job {
 /// The store, from any number of tasks. Dropping it works off what was asked for and releases the file.
 #[derive(Debug)]
 pub(crate) struct Store {
+    /// How errors call it.
+    path: PathBuf,
+    retention: Retention,
+    redaction: Redaction,
     jobs: mpsc::Sender<Job>,
     thread: Option<JoinHandle<()>>,
 }
@@ -127,7 +148,15 @@ impl std::fmt::Debug for Job {
 
 impl Store {
     /// Open or create it, bring it to the current version, and end the rounds that were not.
-    pub(crate) async fn open(location: Location) -> Result<Store, StoreError> {
+    pub(crate) async fn open(
+        location: Location,
+        retention: Retention,
+        redaction: Redaction,
+    ) -> Result<Store, StoreError> {
+        let path = match &location {
+            Location::Memory => PathBuf::from(open::MEMORY),
+            Location::File(path) => path.clone(),
+        };
         let (jobs, work) = mpsc::channel::<Job>();
         let (opened, answer) = oneshot::channel();
         let thread = std::thread::Builder::new().name("store".to_owned());
@@ -163,7 +192,9 @@ impl Store {
         let thread = spawned
             .map_err(|error| StoreError::Open { path: PathBuf::from("(thread)"), problem: error.to_string() })?;
         answer.await.unwrap_or(Err(StoreError::Closed))?;
-        Ok(Store { jobs, thread: Some(thread) })
+        let store = Store { path, retention, redaction, jobs, thread: Some(thread) };
+        store.prune().await?;
+        Ok(store)
     }
 
     /// Work off what was asked for so far, then release the file. Later calls fail.
@@ -176,24 +207,34 @@ impl Store {
 
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&mut Connection) -> rows::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (done, answer) = oneshot::channel();
         let job = Job::Run(Box::new(move |connection| {
             let _ = done.send(work(connection));
         }));
         self.jobs.send(job).map_err(|_| StoreError::Closed)?;
-        answer.await.unwrap_or(Err(StoreError::Closed))
+        match answer.await {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(Failure::Sql(error))) => Err(open::refused(&self.path, error)),
+            Ok(Err(Failure::Row { what, problem })) => Err(StoreError::Row { what, problem }),
+            Err(_) => Err(StoreError::Closed),
+        }
     }
 
     /// A round begins.
-    pub(crate) async fn begin(&self, round: NewRound) -> Result<RoundId, StoreError> {
+    pub(crate) async fn begin(&self, mut round: NewRound) -> Result<RoundId, StoreError> {
+        round.plan = self.redaction.plan(&round.plan);
         self.run(move |c| rows::begin(c, &round)).await
     }
 
     /// A round has its verdict.
     pub(crate) async fn finish(&self, id: RoundId, finished: Finished) -> Result<(), StoreError> {
-        self.run(move |c| rows::finish(c, id, &finished)).await
+        self.run(move |c| rows::finish(c, id, &finished)).await?;
+        if !self.retention.is_unlimited() {
+            self.prune().await?;
+        }
+        Ok(())
     }
 
     /// A round was cut short: it has a verdict and a reason, and nothing came of it.
@@ -225,6 +266,21 @@ impl Store {
     /// client or invariants found something are no clean ones.
     pub(crate) async fn clean_traces(&self, scenario: String, recordings: u32) -> Result<Vec<Trace>, StoreError> {
         self.run(move |c| rows::clean_traces(c, &scenario, recordings)).await
+    }
+
+    /// Store traces that were recorded elsewhere as clean rounds of their scenario. Returns how many were not here yet.
+    pub(crate) async fn import(&self, set: TraceSet, from: &'static str) -> Result<u64, StoreError> {
+        self.run(move |c| rows::import(c, &set, from)).await
+    }
+
+    /// Forget what is beyond the retention. Returns how many rounds that were.
+    async fn prune(&self) -> Result<u64, StoreError> {
+        let retention = self.retention;
+        let forgotten = self.run(move |c| retention::prune(c, &retention, RECORDINGS, unix_seconds())).await?;
+        if forgotten > 0 {
+            tracing::info!(forgotten, "rounds beyond the retention were forgotten");
+        }
+        Ok(forgotten)
     }
 
     /// How many rounds there are.

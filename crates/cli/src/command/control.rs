@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use aftershock_control::server::{Controller, Location, Options};
+use aftershock_control::server::{Controller, Location, Options, Redaction, Retention};
+use aftershock_core::duration::Interval;
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use http::HeaderName;
 
 use crate::{Ended, output};
 
@@ -26,6 +28,16 @@ pub(crate) struct Serve {
     /// The file of the store; it is made if it is not there.
     #[arg(long, default_value = "aftershock.db")]
     store: PathBuf,
+    /// Forget rounds that began longer ago than this, e.g. `720h`; all are kept if left out. The latest clean recordings
+    /// of each scenario always stay, since guards come from them.
+    #[arg(long, value_name = "AGE")]
+    keep_for: Option<Interval>,
+    /// Of more rounds than these, forget the oldest.
+    #[arg(long, value_name = "N")]
+    keep_rounds: Option<u64>,
+    /// Do not store values of this header field, besides those that carry credentials anyway; may be given repeatedly.
+    #[arg(long, value_name = "NAME")]
+    redact_header: Vec<HeaderName>,
 }
 
 impl Control {
@@ -34,9 +46,13 @@ impl Control {
         let listener = tokio::net::TcpListener::bind(serve.listen)
             .await
             .with_context(|| format!("failed to listen on {}", serve.listen))?;
-        let controller =
-            Controller::start(listener, Options { store: Location::File(serve.store.clone()), ..Options::default() })
-                .await?;
+        let options = Options {
+            store: Location::File(serve.store.clone()),
+            retention: Retention { age: serve.keep_for.map(|age| age.0), rounds: serve.keep_rounds },
+            redaction: Redaction::default().also(serve.redact_header),
+            ..Options::default()
+        };
+        let controller = Controller::start(listener, options).await?;
         output::remark(format!("controller on http://{}, store {}", controller.address(), serve.store.display()));
         let signal = super::interrupted().await?;
         output::remark(format!("{signal}: disarming every round"));

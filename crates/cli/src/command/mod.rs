@@ -11,18 +11,19 @@ pub(crate) mod record;
 pub(crate) mod rounds;
 pub(crate) mod schema;
 pub(crate) mod status;
+pub(crate) mod store;
 
 use std::ffi::OsString;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
+use aftershock_control::api::TraceSet;
 use aftershock_control::client::Client;
 use aftershock_control::scenario::{Scenario, TemporalFault};
 use aftershock_core::trace::Trace;
 use aftershock_lab::{Launcher, Options};
 use anyhow::{Context, bail};
 use clap::Args;
-use serde::{Deserialize, Serialize};
 
 use crate::Ended;
 
@@ -80,24 +81,15 @@ pub(crate) fn fault(path: &Path) -> anyhow::Result<TemporalFault> {
 
 /// Traces from a file, as `aftershock record --out` writes them.
 pub(crate) fn traces(path: &Path) -> anyhow::Result<Vec<Trace>> {
-    let file: TraceFile =
-        serde_json::from_str(&read(path)?).with_context(|| format!("failed to read traces from {}", path.display()))?;
-    if file.schema != TRACES {
-        bail!("{}: expected schema {TRACES:?}, found {:?}", path.display(), file.schema);
-    }
-    Ok(file.traces)
+    Ok(trace_set(path)?.traces)
 }
 
-/// The schema of trace files.
-pub(crate) const TRACES: &str = "aftershock.dev/traces/v1";
-
-/// Traces as a file.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TraceFile {
-    pub(crate) schema: String,
-    pub(crate) scenario: String,
-    pub(crate) traces: Vec<Trace>,
+/// A file of traces, checked.
+pub(crate) fn trace_set(path: &Path) -> anyhow::Result<TraceSet> {
+    let failed = || format!("failed to read traces from {}", path.display());
+    let set: TraceSet = serde_json::from_str(&read(path)?).with_context(failed)?;
+    set.check().with_context(failed)?;
+    Ok(set)
 }
 
 /// Run `work`; at SIGINT or SIGTERM drop it, which ends children, and tell `controller` of the rounds that were dropped.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use aftershock_control::api::TraceSet;
 use aftershock_control::client::Client;
 use aftershock_control::runner::{RoundOutcome, Runner, Step};
 use aftershock_core::name::{Api, Service};
@@ -11,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use super::{AtControl, Elsewhere, TRACES, TraceFile};
+use super::{AtControl, Elsewhere};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::{Ended, draw};
@@ -89,12 +90,8 @@ impl Record {
         let runner = Runner::new(client.clone(), scenario);
         let recording = Recording::make(&runner, self.rounds).await?;
         if let Some(path) = &self.out {
-            let file = TraceFile {
-                schema: TRACES.to_owned(),
-                scenario: recording.scenario.clone(),
-                traces: recording.traces.clone(),
-            };
-            std::fs::write(path, serde_json::to_vec_pretty(&file)?)
+            let set = TraceSet::new(recording.scenario.clone(), recording.traces.clone());
+            std::fs::write(path, serde_json::to_vec_pretty(&set)?)
                 .with_context(|| format!("failed to write {}", path.display()))?;
         }
         match self.format {

@@ -1,6 +1,6 @@
 //! What `generate` writes is what was asked for, and what `inject` takes.
 
-use crate::support::{System, run};
+use crate::support::{System, free_port, run, serve};
 
 const TOPOLOGY: &str = "topologies/fig2-patterns.yaml";
 
@@ -47,4 +47,33 @@ fn a_fault_that_inject_would_refuse_is_not_written() {
         run(&[&generate[..], &[right], &control].concat()).expect(0);
         std::fs::remove_file(&out).unwrap();
     }
+}
+
+#[test]
+fn recordings_taken_from_one_controller_serve_to_generate_at_another() {
+    let system = System::start(TOPOLOGY, &[]);
+    let scenario = system.file("scenarios/fig2-patterns/checkout.yaml", |text| text);
+    run(&["record", &scenario, "--rounds", "3", "--control", &system.url]).expect(0);
+    let exported = system.folder.path().join("recordings.json");
+    let exported = exported.to_str().unwrap();
+    run(&["store", "export", "fig2-checkout", "--out", exported, "--control", &system.url]).expect(0);
+    let unknown = run(&["store", "export", "fig2-chekout", "--control", &system.url]).expect(1);
+    assert!(unknown.stderr.contains("did you mean \"fig2-checkout\"?"), "{}", unknown.stderr);
+
+    let elsewhere = tempfile::tempdir().unwrap();
+    let url = format!("http://127.0.0.1:{}", free_port());
+    let _other = serve(&url, elsewhere.path());
+    run(&["status", "--wait", "0", "--control", &url]).expect(0);
+    for (stored, present) in [(3, 0), (0, 3)] {
+        let imported = run(&["store", "import", exported, "--control", &url, "--format", "json"]).expect(0).json();
+        assert_eq!(imported, serde_json::json!({"stored": stored, "present": present}));
+    }
+    let generated = run(&["generate", &scenario, "--api", "Charge", "--control", &url]).expect(0);
+    assert!(generated.stdout.contains("Charge"), "{}", generated.stdout);
+
+    let torn = system.folder.path().join("torn.json");
+    let text = std::fs::read_to_string(exported).unwrap();
+    std::fs::write(&torn, &text[..text.len() / 2]).unwrap();
+    let refused = run(&["store", "import", torn.to_str().unwrap(), "--control", &url]).expect(1);
+    assert!(refused.stderr.contains("torn.json") && refused.stderr.contains("line"), "{}", refused.stderr);
 }

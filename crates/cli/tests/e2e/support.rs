@@ -245,7 +245,7 @@ impl System {
     }
 }
 
-fn serve(url: &str, folder: &Path) -> Running {
+pub(crate) fn serve(url: &str, folder: &Path) -> Running {
     let store = folder.join("rounds.db");
     let listen = &url["http://".len()..];
     let mut command = aftershock(&["control", "serve", "--listen", listen, "--store", store.to_str().unwrap()]);

@@ -61,10 +61,10 @@ impl From<StoreError> for Failed {
     }
 }
 
-/// A JSON body. Its media type has to be said: that is what keeps forms of web pages out.
-pub(super) struct Body<T>(pub(super) T);
+/// A JSON body of at most `LIMIT` bytes, which the route has to enforce. Its media type has to be said: that is what keeps forms of web pages out.
+pub(super) struct Body<T, const LIMIT: usize = { super::MAX_JSON }>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned, S: Send + Sync, const LIMIT: usize> FromRequest<S> for Body<T, LIMIT> {
     type Rejection = Failed;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failed> {
@@ -73,9 +73,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             let error = format!("expected content-type application/json, found {media:?}");
             return Err(Failed::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, error));
         }
-        let bytes = Bytes::from_request(request, state)
-            .await
-            .map_err(|rejection| Failed::of_body(&rejection, super::MAX_JSON))?;
+        let bytes =
+            Bytes::from_request(request, state).await.map_err(|rejection| Failed::of_body(&rejection, LIMIT))?;
         let value = serde_json::from_slice(&bytes)
             .map_err(|error| Failed::new(StatusCode::BAD_REQUEST, format!("the body is malformed: {error}")))?;
         Ok(Body(value))

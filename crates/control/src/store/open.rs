@@ -1,24 +1,30 @@
 //! Opening: who may write this file, and the way from each version to the next.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::{Location, StoreError, rows};
+
+/// How the store in memory is called.
+pub(super) const MEMORY: &str = ":memory:";
 
 /// `PRAGMA application_id` of our files: `AFTR`.
 const APPLICATION: i64 = 0x4146_5452;
 
 /// Each brings a store from the version that is its index to the next. A release's entry never changes; a new one is
 /// added behind it.
-const MIGRATIONS: [&str; 1] = [include_str!("v1.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("v1.sql"), include_str!("v2.sql")];
 
 /// The version that this code writes.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 pub(super) fn open(location: &Location) -> Result<Connection, StoreError> {
     match location {
-        Location::Memory => prepare(Connection::open_in_memory()?, Path::new(":memory:")),
+        Location::Memory => {
+            let path = Path::new(MEMORY);
+            prepare(Connection::open_in_memory().map_err(|error| refused(path, error))?, path)
+        }
         Location::File(path) => open_file(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE),
     }
 }
@@ -67,9 +73,36 @@ fn prepare(mut connection: Connection, path: &Path) -> Result<Connection, StoreE
     // An in-memory database answers `memory`; that is as durable as it gets.
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(())).map_err(said)?;
     connection.pragma_update(None, "synchronous", "NORMAL").map_err(said)?;
+    if (1..VERSION).contains(&version) {
+        keep_copy(&connection, path, version)?;
+    }
     migrate(&mut connection, version).map_err(said)?;
     rows::end_unfinished(&connection).map_err(said)?;
     Ok(connection)
+}
+
+/// A later version cannot be read by an earlier program: whoever has to go back finds the file as it was beside it. A copy
+/// that is there already is of an upgrade that was tried before, and stays.
+fn keep_copy(connection: &Connection, path: &Path, version: i64) -> Result<(), StoreError> {
+    let mut copy = path.as_os_str().to_owned();
+    copy.push(format!(".v{version}"));
+    let copy = PathBuf::from(copy);
+    if copy.exists() {
+        return Ok(());
+    }
+    let absolute = std::path::absolute(&copy)
+        .map_err(|error| StoreError::Open { path: copy.clone(), problem: error.to_string() })?;
+    let name = absolute.to_str().ok_or_else(|| {
+        let problem = format!("the copy for its upgrade from version {version} has a name that is not UTF-8");
+        StoreError::Open { path: path.to_owned(), problem }
+    })?;
+    connection.execute("VACUUM INTO ?1", [name]).map_err(|error| {
+        // Half a copy would be taken for a whole one.
+        let _ = std::fs::remove_file(&absolute);
+        refused(path, error)
+    })?;
+    tracing::info!(copy = %copy.display(), from = version, to = VERSION, "upgrading the store; the copy is as it was");
+    Ok(())
 }
 
 fn migrate(connection: &mut Connection, version: i64) -> rusqlite::Result<()> {
@@ -83,7 +116,8 @@ fn migrate(connection: &mut Connection, version: i64) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-fn refused(path: &Path, error: rusqlite::Error) -> StoreError {
+/// What an error of SQLite means to the owner of the file.
+pub(super) fn refused(path: &Path, error: rusqlite::Error) -> StoreError {
     let path = path.to_owned();
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Locked(path),
@@ -91,6 +125,7 @@ fn refused(path: &Path, error: rusqlite::Error) -> StoreError {
             StoreError::Damaged { path, problem: error.to_string() }
         }
         Some(ErrorCode::ReadOnly) => StoreError::ReadOnly(path),
-        _ => StoreError::Open { path, problem: error.to_string() },
+        Some(ErrorCode::DiskFull) => StoreError::Full(path),
+        _ => StoreError::Sql { path, problem: error },
     }
 }

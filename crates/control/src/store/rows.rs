@@ -4,16 +4,38 @@ use std::collections::BTreeMap;
 
 use aftershock_core::id::ExecutionId;
 use aftershock_core::name::{Api, Service};
+use aftershock_core::plan::Plan;
 use aftershock_core::span::CallSpan;
 use aftershock_core::trace::Trace;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{NewRound, StoreError};
-use crate::api::{Conclude, FaultVerdict, Finished, OracleVerdict, RoundId, RoundRecord, RoundSummary, Verdict};
+use super::NewRound;
+use crate::api::{
+    ArbiterEntry, Conclude, FaultVerdict, Finished, OracleVerdict, RoundId, RoundRecord, RoundSummary, TraceSet,
+    Verdict,
+};
+use crate::hub::unix_seconds;
 
-type Result<T> = std::result::Result<T, StoreError>;
+pub(super) type Result<T> = std::result::Result<T, Failure>;
+
+/// Why a statement did not do what was asked.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Sql(rusqlite::Error),
+    /// A row holds what no version of this program wrote.
+    Row {
+        what: &'static str,
+        problem: String,
+    },
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Failure::Sql(error)
+    }
+}
 
 /// Why rounds that a start of the controller finds unfinished are.
 const STOPPED: &str = "the controller stopped during the round";
@@ -46,8 +68,16 @@ pub(super) fn begin(connection: &mut Connection, round: &NewRound) -> Result<Rou
 pub(super) fn finish(connection: &mut Connection, id: RoundId, finished: &Finished) -> Result<()> {
     let transaction = connection.transaction()?;
     transaction
-        .prepare_cached("UPDATE rounds SET verdict = ?2, reasons = ?3, finished = 1 WHERE id = ?1")?
-        .execute(params![id.0, word(&finished.verdict), json(&finished.reasons)])?;
+        .prepare_cached(
+            "UPDATE rounds SET verdict = ?2, reasons = ?3, arbiter = ?4, ended = ?5, finished = 1 WHERE id = ?1",
+        )?
+        .execute(params![
+            id.0,
+            word(&finished.verdict),
+            json(&finished.reasons),
+            json(&finished.arbiter),
+            unix_seconds()
+        ])?;
     for fault in &finished.faults {
         transaction
             .prepare_cached(
@@ -87,11 +117,9 @@ pub(super) fn finish(connection: &mut Connection, id: RoundId, finished: &Finish
 }
 
 pub(super) fn cut_short(connection: &Connection, id: RoundId, verdict: Verdict, reason: &str) -> Result<()> {
-    connection.prepare_cached("UPDATE rounds SET verdict = ?2, ended_early = ?3 WHERE id = ?1")?.execute(params![
-        id.0,
-        word(&verdict),
-        reason
-    ])?;
+    connection
+        .prepare_cached("UPDATE rounds SET verdict = ?2, ended_early = ?3, ended = ?4 WHERE id = ?1")?
+        .execute(params![id.0, word(&verdict), reason, unix_seconds()])?;
     Ok(())
 }
 
@@ -141,7 +169,7 @@ pub(super) fn summaries(connection: &Connection, scenario: Option<&str>, limit: 
 pub(super) fn record(connection: &mut Connection, id: RoundId) -> Result<Option<RoundRecord>> {
     let transaction = connection.transaction()?;
     let mut statement = transaction.prepare_cached(&format!(
-        "SELECT {SUMMARY}, (SELECT body FROM plans WHERE plans.id = rounds.plan), finished, ended_early, concluded, reasons
+        "SELECT {SUMMARY}, (SELECT body FROM plans WHERE plans.id = rounds.plan), finished, ended_early, concluded, reasons, arbiter
          FROM rounds WHERE id = ?1"
     ))?;
     let mut rows = statement.query([id.0])?;
@@ -154,14 +182,21 @@ pub(super) fn record(connection: &mut Connection, id: RoundId) -> Result<Option<
     let finished = match summary.verdict {
         Some(verdict) if is_finished => {
             let reasons = of_json("list of reasons", &row.get::<_, String>(11)?)?;
-            Some(finished(&transaction, id, verdict, reasons)?)
+            let arbiter = of_json("record of the arbiter", &row.get::<_, String>(12)?)?;
+            Some(finished(&transaction, id, verdict, reasons, arbiter)?)
         }
         _ => None,
     };
     Ok(Some(RoundRecord { summary, plan, finished, ended_early, concluded }))
 }
 
-fn finished(transaction: &Transaction<'_>, id: RoundId, verdict: Verdict, reasons: Vec<String>) -> Result<Finished> {
+fn finished(
+    transaction: &Transaction<'_>,
+    id: RoundId,
+    verdict: Verdict,
+    reasons: Vec<String>,
+    arbiter: Vec<ArbiterEntry>,
+) -> Result<Finished> {
     let faults = collect(
         transaction,
         "SELECT rule, verdict, reasons, injections, premature, multiple FROM verdicts WHERE round = ?1 ORDER BY rule",
@@ -193,7 +228,7 @@ fn finished(transaction: &Transaction<'_>, id: RoundId, verdict: Verdict, reason
         traces: traces(transaction, id)?,
         incomplete: incomplete(transaction, id)?,
         unassociated,
-        arbiter: Vec::new(),
+        arbiter,
     })
 }
 
@@ -242,6 +277,50 @@ pub(super) fn clean_traces(connection: &mut Connection, scenario: &str, recordin
     Ok(clean)
 }
 
+/// Store traces that were recorded elsewhere, each as a clean round of its own. Executions that are here already are left
+/// out. Returns how many were stored.
+pub(super) fn import(connection: &mut Connection, set: &TraceSet, from: &str) -> Result<u64> {
+    let transaction = connection.transaction()?;
+    let mut stored = 0;
+    for trace in &set.traces {
+        let here = "SELECT EXISTS (SELECT 1 FROM spans JOIN rounds ON rounds.id = spans.round
+                    WHERE rounds.scenario = ?1 AND spans.body ->> 'execution' = ?2)";
+        let execution = trace.execution.to_string();
+        if transaction.prepare_cached(here)?.query_row(params![set.scenario, execution], |row| row.get(0))? {
+            continue;
+        }
+        let began = trace.calls.iter().flat_map(|call| call.spans()).map(|span| span.request.unix_nanos).min();
+        let began = i64::try_from(began.unwrap_or(0) / 1_000_000_000).unwrap_or(i64::MAX);
+        let token = trace.calls.iter().flat_map(|call| call.spans()).map(|span| span.token).next().unwrap_or_default();
+        let body = json(&Plan::default());
+        transaction.prepare_cached("INSERT INTO plans (body) VALUES (?1) ON CONFLICT DO NOTHING")?.execute([&body])?;
+        transaction
+            .prepare_cached(
+                "INSERT INTO rounds (token, scenario, key, started, plan, faults, verdict, finished, imported, ended)
+                 VALUES (?1, ?2, ?3, ?4, (SELECT id FROM plans WHERE body = ?5), 0, ?6, 1, ?7, ?8)",
+            )?
+            .execute(params![
+                token.to_string(),
+                set.scenario,
+                format!("imported-{execution}"),
+                began,
+                body,
+                word(&Verdict::Clean),
+                from,
+                unix_seconds()
+            ])?;
+        let round = transaction.last_insert_rowid();
+        for span in trace.calls.iter().flat_map(|call| call.spans()) {
+            transaction
+                .prepare_cached("INSERT INTO spans (round, body) VALUES (?1, ?2)")?
+                .execute(params![round, json(span)])?;
+        }
+        stored += 1;
+    }
+    transaction.commit()?;
+    Ok(stored)
+}
+
 pub(super) fn count(connection: &Connection) -> Result<u64> {
     let count: Option<i64> = connection.query_row("SELECT count(*) FROM rounds", [], |row| row.get(0)).optional()?;
     Ok(count.unwrap_or(0).unsigned_abs())
@@ -266,23 +345,23 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("values of the API have text keys only")
 }
 
-fn word(value: &impl Serialize) -> String {
+pub(super) fn word(value: &impl Serialize) -> String {
     json(value).trim_matches('"').to_owned()
 }
 
 fn of_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
-    serde_json::from_str(text).map_err(|error| StoreError::Row { what, problem: error.to_string() })
+    serde_json::from_str(text).map_err(|error| Failure::Row { what, problem: error.to_string() })
 }
 
 fn of_word<T: DeserializeOwned>(what: &'static str, word: String) -> Result<T> {
     let value = serde_json::Value::String(word);
-    serde_json::from_value(value).map_err(|error| StoreError::Row { what, problem: error.to_string() })
+    serde_json::from_value(value).map_err(|error| Failure::Row { what, problem: error.to_string() })
 }
 
 fn of_text<T: std::str::FromStr<Err: std::fmt::Display>>(what: &'static str, text: &str) -> Result<T> {
-    text.parse().map_err(|error: T::Err| StoreError::Row { what, problem: error.to_string() })
+    text.parse().map_err(|error: T::Err| Failure::Row { what, problem: error.to_string() })
 }
 
 fn count_of(what: &'static str, number: i64) -> Result<usize> {
-    usize::try_from(number).map_err(|error| StoreError::Row { what, problem: error.to_string() })
+    usize::try_from(number).map_err(|error| Failure::Row { what, problem: error.to_string() })
 }

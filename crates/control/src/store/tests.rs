@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::time::Duration;
 
 use aftershock_core::duration::Interval;
 use rusqlite::OpenFlags;
@@ -35,7 +36,18 @@ fn finished(verdict: Verdict) -> Finished {
         incomplete: [(ExecutionId(2), "the sidecar of payment lost 3 spans".to_owned())].into(),
         unassociated: [("checkout".parse().unwrap(), [("currency shop.Currency/Convert".parse().unwrap(), 3)].into())]
             .into(),
-        arbiter: Vec::new(),
+        arbiter: vec![crate::api::ArbiterEntry {
+            rule: 0,
+            execution: ExecutionId(2),
+            call: aftershock_core::id::CallId(9),
+            observer: aftershock_core::id::ObserverId(4),
+            act: crate::api::ArbiterAct::Ruled {
+                number: 3,
+                ready: false,
+                outcome: None,
+                ruling: aftershock_core::wire::Ruling::NotYet(vec![1]),
+            },
+        }],
     }
 }
 
@@ -52,7 +64,11 @@ fn conclude(found: OracleVerdict) -> Conclude {
 }
 
 async fn file(path: &Path) -> Result<Store, StoreError> {
-    Store::open(Location::File(path.to_owned())).await
+    Store::open(Location::File(path.to_owned()), Retention::default(), Redaction::default()).await
+}
+
+async fn in_memory(retention: Retention) -> Store {
+    Store::open(Location::Memory, retention, Redaction::default()).await.unwrap()
 }
 
 #[tokio::test]
@@ -95,7 +111,7 @@ async fn rounds_found_unfinished_are_inconclusive_and_say_why() {
 
 #[tokio::test]
 async fn clean_traces_are_the_complete_ones_of_the_latest_clean_rounds_the_oldest_first() {
-    let store = Store::open(Location::Memory).await.unwrap();
+    let store = in_memory(Retention::default()).await;
     let run = async |verdict: Verdict, execution: u64, oracle: Option<OracleVerdict>| {
         let id = store.begin(new_round("checkout")).await.unwrap();
         let mut finished = finished(verdict);
@@ -135,7 +151,7 @@ async fn clean_traces_are_the_complete_ones_of_the_latest_clean_rounds_the_oldes
 
 #[tokio::test]
 async fn the_list_is_the_newest_first_by_scenario_and_bounded() {
-    let store = Store::open(Location::Memory).await.unwrap();
+    let store = in_memory(Retention::default()).await;
     for scenario in ["a", "b", "a", "a"] {
         store.begin(new_round(scenario)).await.unwrap();
     }
@@ -200,7 +216,7 @@ async fn files_that_are_not_ours_or_not_whole_are_refused_untouched() {
     };
     drop(connection);
     let newer = std::fs::read(&path).unwrap();
-    assert_eq!(refused(&newer).await, "the store …/rounds.db has version 7, this controller knows versions up to 1");
+    assert_eq!(refused(&newer).await, "the store …/rounds.db has version 7, this controller knows versions up to 2");
 }
 
 #[tokio::test]
@@ -238,4 +254,207 @@ async fn a_second_controller_on_the_same_file_is_refused_until_the_first_is_gone
     first.begin(new_round("still works")).await.unwrap();
     first.close().await;
     assert_eq!(file(&path).await.unwrap().count().await.unwrap(), 1);
+}
+
+/// A store as version 1 of the schema wrote it: statements and texts are those of that version.
+const V1_ROWS: &str = r#"
+PRAGMA application_id = 1095128146;
+PRAGMA user_version = 1;
+INSERT INTO plans (id, body) VALUES (1, '{"faults":[{"target":{"api":"payment shop.Payment/Charge","k":1,"phase":"response"},"fault":"reset","guard":{"after":[]}}]}');
+INSERT INTO rounds (id, token, scenario, key, started, plan, faults, verdict, finished, oracle)
+    VALUES (3, '0000000000000007', 'checkout', 'k3', 1700000000, 1, 1, 'injected', 1, 'held');
+INSERT INTO verdicts VALUES (3, 0, 'injected', '["because"]', 1, 0, 0);
+INSERT INTO spans (round, body) VALUES (3, '{"side":"caller","service":"checkout","observer":"0000000000000001","execution":"0000000000000002","token":"0000000000000007","call":"0000000000000003","parent":null,"caller":"checkout","api":"payment shop.Payment/Charge","association":"exact","trace_id":"00000000000000000000000000000000","request":{"clock":1,"unix_nanos":1},"response":{"clock":2,"unix_nanos":2},"ended_unix_nanos":2,"outcome":"error","http_status":null,"grpc_status":null,"made":false,"ending":"faulted","evidence_went":true,"evidence_came":false,"gaps":{"named":[],"any":false},"messages":null,"passes":[{"rule":0,"k":1,"clock":1,"passed_by":null}],"injection":{"rule":0,"k":1,"decided":1,"held":false,"fault":"reset"}}');
+INSERT INTO rounds (id, token, scenario, key, started, plan, faults) VALUES (4, '0000000000000008', 'checkout', 'k4', 1700000001, 1, 1);
+"#;
+
+#[tokio::test]
+async fn a_store_of_an_earlier_version_is_upgraded_and_a_copy_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rounds.db");
+    let old = bytes_of(|c| {
+        c.execute_batch(include_str!("v1.sql")).unwrap();
+        c.execute_batch(V1_ROWS).unwrap();
+    });
+    std::fs::write(&path, &old).unwrap();
+    let store = file(&path).await.unwrap();
+    let record = store.round(RoundId(3)).await.unwrap().unwrap();
+    assert_eq!(record.plan.faults[0].fault, aftershock_core::plan::Fault::Reset(Default::default()));
+    let finished = record.finished.unwrap();
+    let span = finished.traces[0].calls[0].client.as_ref().unwrap();
+    assert_eq!((span.passes[0].k, span.injection.as_ref().unwrap().k), (Some(1), 1));
+    assert_eq!((finished.arbiter, finished.faults[0].reasons.clone()), (vec![], vec!["because".to_owned()]));
+    let unfinished = store.round(RoundId(4)).await.unwrap().unwrap();
+    assert_eq!(unfinished.summary.verdict, Some(Verdict::Inconclusive));
+    assert_eq!(store.begin(new_round("checkout")).await.unwrap(), RoundId(5), "numbers go on");
+    store.close().await;
+    file(&path).await.unwrap().close().await;
+
+    let copy = Connection::open(folder.path().join("rounds.db.v1")).unwrap();
+    let version: i64 = copy.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    let open: i64 = copy.query_row("SELECT count(*) FROM rounds WHERE verdict IS NULL", [], |row| row.get(0)).unwrap();
+    assert_eq!((version, open), (1, 1), "as it was");
+}
+
+#[tokio::test]
+async fn what_is_beyond_the_retention_is_forgotten_but_not_the_recordings_that_guards_come_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rounds.db");
+    let store = file(&path).await.unwrap();
+    let now = unix_seconds();
+    // The reference: (id, scenario, clean, age in days).
+    let mut rounds = Vec::new();
+    for n in 0..60_i64 {
+        let scenario = if n % 7 == 0 { "rare" } else { "checkout" };
+        let clean = n % 3 == 0;
+        let age = 60 - n;
+        let id = store.begin(NewRound { started: now - age * 86_400, ..new_round(scenario) }).await.unwrap();
+        let verdict = if clean { Verdict::Clean } else { Verdict::Injected };
+        store.finish(id, finished(verdict)).await.unwrap();
+        rounds.push((id.0, scenario, clean, age));
+    }
+    let running = store.begin(NewRound { started: 0, ..new_round("checkout") }).await.unwrap();
+    store.close().await;
+
+    let day = Duration::from_secs(86_400);
+    for retention in [
+        Retention { age: Some(20 * day + day / 2), rounds: None },
+        Retention { age: None, rounds: Some(15) },
+        Retention { age: Some(5 * day + day / 2), rounds: Some(30) },
+        Retention { age: None, rounds: Some(0) },
+    ] {
+        let copy = folder.path().join("copy.db");
+        std::fs::copy(&path, &copy).unwrap();
+        // `running` is ended by the opening, like every round that a stop of the controller left.
+        let store = Store::open(Location::File(copy), retention, Redaction::default()).await.unwrap();
+        let kept: Vec<i64> = store.rounds(None, 1000).await.unwrap().iter().rev().map(|round| round.id.0).collect();
+        let all: Vec<i64> = rounds.iter().map(|round| round.0).chain([running.0]).collect();
+        let newest: Vec<i64> = match retention.rounds {
+            Some(n) => all[all.len() - n as usize..].to_vec(),
+            None => all.clone(),
+        };
+        let recent = |(_, _, _, age): &&(i64, &str, bool, i64)| {
+            retention.age.is_none_or(|most| *age as u64 * 86_400 <= most.as_secs())
+        };
+        let within = rounds.iter().filter(|round| newest.contains(&round.0)).filter(recent).map(|round| round.0);
+        let recordings = ["rare", "checkout"].into_iter().flat_map(|scenario| {
+            let clean = rounds.iter().rev().filter(move |round| round.1 == scenario && round.2);
+            clean.take(RECORDINGS as usize).map(|round| round.0)
+        });
+        let mut expected: Vec<i64> = within.chain(recordings).collect();
+        if retention.age.is_none() && newest.contains(&running.0) {
+            expected.push(running.0);
+        }
+        expected.sort();
+        expected.dedup();
+        assert_eq!(kept, expected, "{retention:?}");
+        let orphans = store
+            .run(|c| {
+                let spans: i64 =
+                    c.query_row("SELECT count(*) FROM spans WHERE round NOT IN (SELECT id FROM rounds)", [], |row| {
+                        row.get(0)
+                    })?;
+                let plans: i64 =
+                    c.query_row("SELECT count(*) FROM plans WHERE id NOT IN (SELECT plan FROM rounds)", [], |row| {
+                        row.get(0)
+                    })?;
+                Ok(spans + plans)
+            })
+            .await
+            .unwrap();
+        assert_eq!(orphans, 0);
+    }
+}
+
+#[tokio::test]
+async fn with_a_retention_each_round_that_ends_makes_place() {
+    let store = in_memory(Retention { age: None, rounds: Some(3) }).await;
+    for _ in 0..10 {
+        let id = store.begin(new_round("checkout")).await.unwrap();
+        store.finish(id, finished(Verdict::Injected)).await.unwrap();
+    }
+    assert_eq!(store.count().await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_full_store_says_so_in_one_sentence_and_keeps_what_it_has() {
+    let store = in_memory(Retention::default()).await;
+    let id = store.begin(new_round("checkout")).await.unwrap();
+    store.finish(id, finished(Verdict::Injected)).await.unwrap();
+    // As on a file system without space: no page can be added any more.
+    store.run(|c| Ok(c.query_row("PRAGMA max_page_count = 1", [], |_| Ok(()))?)).await.unwrap();
+    let next = loop {
+        match store.begin(new_round("checkout")).await {
+            Ok(next) => match store.finish(next, finished(Verdict::Injected)).await {
+                Ok(()) => {}
+                Err(error) => break error,
+            },
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(
+        next.to_string(),
+        "the store :memory: is full: nothing more can be written where it is; what it holds is unharmed"
+    );
+    assert_eq!(store.round(id).await.unwrap().unwrap().finished, Some(finished(Verdict::Injected)));
+}
+
+#[tokio::test]
+async fn imported_traces_are_clean_recordings_and_the_same_twice_is_once() {
+    let store = in_memory(Retention::default()).await;
+    let mut traces = checkout();
+    for (n, trace) in (100..).zip(&mut traces) {
+        trace.execution = ExecutionId(n);
+        for span in trace.calls.iter_mut().flat_map(|call| call.client.iter_mut().chain(&mut call.server)) {
+            span.execution = ExecutionId(n);
+        }
+    }
+    let set = TraceSet::new("checkout".to_owned(), traces.clone());
+    set.check().unwrap();
+    assert_eq!(store.import(set.clone(), "elsewhere").await.unwrap(), traces.len() as u64);
+    assert_eq!(store.import(set.clone(), "elsewhere").await.unwrap(), 0);
+    assert_eq!(store.clean_traces("checkout".to_owned(), 10).await.unwrap(), traces);
+    let other = TraceSet { scenario: "other".to_owned(), ..set };
+    assert_eq!(store.import(other, "elsewhere").await.unwrap(), traces.len() as u64, "another scenario's are its own");
+}
+
+#[test]
+fn a_set_of_traces_that_is_none_is_refused() {
+    let good = TraceSet::new("checkout".to_owned(), checkout());
+    good.check().unwrap();
+    let check = |change: &dyn Fn(&mut TraceSet)| {
+        let mut set = good.clone();
+        change(&mut set);
+        set.check().unwrap_err().to_string()
+    };
+    assert!(check(&|set| set.schema = "x/v9".to_owned()).contains("found \"x/v9\""));
+    assert!(check(&|set| set.scenario.clear()).contains("name of a scenario"));
+    assert!(check(&|set| set.traces.push(set.traces[0].clone())).contains("stands before it already"));
+    assert!(check(&|set| set.traces[0].calls.clear()).contains("no spans"));
+    assert!(check(&|set| set.traces[0].execution = ExecutionId(0)).contains("no execution id"));
+    assert!(
+        check(&|set| {
+            let call = set.traces[0].calls[0].clone();
+            set.traces[0].calls.push(call);
+        })
+        .contains("stand twice")
+    );
+}
+
+#[tokio::test]
+async fn credentials_in_header_fields_of_a_plan_never_reach_the_store() {
+    let plan = serde_json::json!({"faults": [{
+        "target": {"api": "payment POST /charge", "k": 1, "phase": "request"},
+        "fault": {"error": {"status": 401, "headers": {"Set-Cookie": "s3cret", "x-tenant": "s3cret", "x-b": "shown"}}}}]});
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rounds.db");
+    let redaction = Redaction::default().also([http::HeaderName::from_static("x-tenant")]);
+    let store = Store::open(Location::File(path.clone()), Retention::default(), redaction).await.unwrap();
+    let id = store.begin(NewRound { plan: serde_json::from_value(plan).unwrap(), ..new_round("c") }).await.unwrap();
+    let record = store.round(id).await.unwrap().unwrap();
+    let aftershock_core::plan::Fault::Error(answer) = &record.plan.faults[0].fault else { panic!() };
+    assert_eq!((&*answer.headers["Set-Cookie"], &*answer.headers["x-b"]), ("[redacted]", "shown"));
+    store.close().await;
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(!bytes.windows(6).any(|window| window == b"s3cret"));
 }

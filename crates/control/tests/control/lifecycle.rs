@@ -1,7 +1,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use aftershock_control::api::{Conclude, Disarmed, OracleFinding, OracleVerdict, RoundSummary, Status, Verdict};
+use aftershock_control::api::{
+    Conclude, Disarmed, Imported, OracleFinding, OracleVerdict, RoundSummary, Status, TraceSet, Verdict,
+};
 use aftershock_control::server::{ControlError, Controller, Location, Options, StoreError, serve};
 use aftershock_core::plan::{Plan, Side};
 use aftershock_core::trace::Trace;
@@ -50,6 +52,28 @@ async fn after_a_restart_earlier_rounds_and_their_traces_are_there() {
     assert_eq!(traces, finished.traces);
     let status: Status = api.get("/v1/status").await.ok();
     assert_eq!((status.stored_rounds, status.sidecars.len(), status.rounds.len()), (2, 0, 0));
+}
+
+#[tokio::test]
+async fn recordings_of_one_controller_are_recordings_of_another_once_imported() {
+    let (_first, api) = controller(Options { acknowledge_within: AMPLE, ..Options::default() }).await;
+    let checkout = Sidecar::connect(api, "checkout", 1).await;
+    for execution in 1..=3 {
+        let round = started(api, Plan::default()).await;
+        checkout.record([entry(round.token, execution)]);
+        finish(api, round.id, AMPLE).await;
+    }
+    let traces: Vec<Trace> = api.get("/v1/traces?scenario=checkout").await.ok();
+    assert_eq!(traces.len(), 3);
+
+    let (_second, api) = controller(Options::default()).await;
+    let set = TraceSet::new("checkout".to_owned(), traces.clone());
+    assert_eq!(api.post("/v1/recordings", &set).await.ok::<Imported>(), Imported { stored: 3, present: 0 });
+    assert_eq!(api.post("/v1/recordings", &set).await.ok::<Imported>(), Imported { stored: 0, present: 3 });
+    assert_eq!(api.get("/v1/traces?scenario=checkout").await.ok::<Vec<Trace>>(), traces);
+    let broken = TraceSet { schema: "aftershock.dev/traces/v9".to_owned(), ..set };
+    let error = api.post("/v1/recordings", &broken).await.error(422);
+    assert!(error.contains("expected schema \"aftershock.dev/traces/v1\""), "{error}");
 }
 
 fn lost_charge_at_entry() -> Plan {
