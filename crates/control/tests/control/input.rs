@@ -216,13 +216,19 @@ async fn a_sidecar_that_does_not_speak_the_protocol_is_told_why() {
         line
     };
     let hello = FromSidecar::Hello(hello("cart", 5));
-    let newer = line(&hello).replace("\"protocol\":1", "\"protocol\":2,\"new\":true").replace("\"inbound\"", "\"in\"");
-    assert_eq!(
-        refused(api, newer.as_bytes()).await,
-        "the sidecar of cart (version 0.1.0-test) speaks protocol 2, this controller (version 0.1.0) speaks protocol 1"
-    );
+    // One version apart, in both directions; the other protocol's words may have another form.
+    for theirs in [1, 3] {
+        let other = line(&hello)
+            .replace("\"protocol\":2", &format!("\"protocol\":{theirs},\"new\":true"))
+            .replace("\"inbound\"", "\"in\"");
+        let expected = format!(
+            "the sidecar of cart (version 0.1.0-test) speaks protocol {theirs}, this controller (version 0.1.0) speaks \
+             protocol 2"
+        );
+        assert_eq!(refused(api, other.as_bytes()).await, expected);
+    }
     let error = refused(api, b"GET / HTTP/1.1\n").await;
-    assert!(error.starts_with("expected a message of protocol 1: "), "{error}");
+    assert!(error.starts_with("expected a message of protocol 2: "), "{error}");
     assert_eq!(
         refused(api, line(&FromSidecar::Armed { token: Token(1) }).as_bytes()).await,
         "expected `hello` first and only once"
@@ -230,11 +236,11 @@ async fn a_sidecar_that_does_not_speak_the_protocol_is_told_why() {
     assert_eq!(refused(api, line(&hello).repeat(2).as_bytes()).await, "expected `hello` first and only once");
     let unknown = line(&hello) + "{\"say\":\"sing\"}\n";
     let error = refused(api, unknown.as_bytes()).await;
-    assert!(error.starts_with("expected a message of protocol 1: unknown variant `sing`"), "{error}");
+    assert!(error.starts_with("expected a message of protocol 2: unknown variant `sing`"), "{error}");
     let error = refused(api, &vec![b'['; MAX_LINE + 1]).await;
     assert_eq!(error, format!("a line is longer than {MAX_LINE} bytes"));
     let error = refused(api, (line(&hello) + &"[".repeat(1000) + "\n").as_bytes()).await;
-    assert!(error.starts_with("expected a message of protocol 1: "), "{error}");
+    assert!(error.starts_with("expected a message of protocol 2: "), "{error}");
     let status: Status = api.get("/v1/status").await.ok();
     assert_eq!(status.sidecars, []);
 }
