@@ -1,10 +1,10 @@
-//! The laboratory's four cases: a topology, a scenario, a fault, each in a file of the repository, built in so that the
+//! The laboratory's cases: a topology, a scenario, a fault, each in a file of the repository, built in so that the
 //! demo needs nothing but this binary.
 
 use std::time::Duration;
 
 use aftershock_control::scenario::{Scenario, TemporalFault};
-use aftershock_lab::truth::Question;
+use aftershock_lab::truth::{Fate, Question};
 use aftershock_lab::{RunningLab, Topology};
 use anyhow::{Context, bail};
 
@@ -30,7 +30,7 @@ macro_rules! file {
     };
 }
 
-/// Every case, in the order of the demo.
+/// Every case, those of the demo first.
 pub(crate) const ALL: &[Case] = &[
     Case {
         id: "payment-post-effect",
@@ -70,7 +70,18 @@ pub(crate) const ALL: &[Case] = &[
         fault: file!("scenarios/fig2-patterns/third-product.yaml"),
         truth: || vec![Question::lost_answer("GetProduct", 3)],
     },
+    Case {
+        id: "fan-k-of-n",
+        story: "six workers store an item each: the third is stored and its worker told that it was not",
+        topology: file!("topologies/fan.yaml"),
+        scenario: file!("scenarios/fan/batch.yaml"),
+        fault: file!("scenarios/fan/third-store.yaml"),
+        truth: || vec![Question::only_fault("put_item", Fate::ResponseReplaced), Question::entries("items", 10)],
+    },
 ];
+
+/// Those that the demo shows.
+pub(crate) const SHOWN: usize = 4;
 
 /// The subnet that the scenario files are written for; `aftershock lab up` uses it by default.
 pub(crate) const SUBNET: [u8; 3] = [127, 77, 1];

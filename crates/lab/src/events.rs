@@ -71,6 +71,8 @@ pub struct Event {
     pub sequence: u64,
     /// The service that wrote it.
     pub service: String,
+    /// The process of it that did.
+    pub process: u32,
     /// What happened.
     pub event: Kind,
     /// The Api's short name.
@@ -116,6 +118,32 @@ pub struct Ledger {
     pub entries: Vec<LedgerEntry>,
 }
 
+/// What one process did to a ledger, for one business key: a service's ledger is what its processes did together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct History {
+    /// Every entry that was made, also those cleared since.
+    pub appended: Vec<LedgerEntry>,
+    /// When it was cleared.
+    pub cleared: Vec<Nanoseconds>,
+}
+
+impl Ledger {
+    /// What is in a ledger after what its processes did, in the order of the clock they share.
+    pub fn of(ledger: &str, key: &str, histories: impl IntoIterator<Item = History>) -> Self {
+        let (mut entries, mut clears) = (Vec::new(), Vec::new());
+        for history in histories {
+            entries.extend(history.appended);
+            clears.extend(history.cleared);
+        }
+        if let Some(last) = clears.iter().max() {
+            entries.retain(|entry| entry.clock > *last);
+        }
+        entries.sort_by(|a, b| (a.clock, &a.call).cmp(&(b.clock, &b.call)));
+        Self { ledger: ledger.to_owned(), key: key.to_owned(), count: entries.len(), cleared: clears.len(), entries }
+    }
+}
+
 /// One durable change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,4 +154,22 @@ pub struct LedgerEntry {
     pub api: String,
     /// The attempt of a call that made it.
     pub call: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(clock: u64) -> LedgerEntry {
+        LedgerEntry { clock: Nanoseconds(clock), api: "Charge".into(), call: format!("pay.1.{clock}") }
+    }
+
+    #[test]
+    fn a_ledger_of_several_processes_is_in_the_order_of_the_clock_and_a_clear_of_one_is_a_clear_of_all() {
+        let first = History { appended: vec![entry(1), entry(7)], cleared: vec![] };
+        let second = History { appended: vec![entry(2), entry(5)], cleared: vec![Nanoseconds(3)] };
+        let ledger = Ledger::of("charges", "k", [first, second]);
+        assert_eq!((ledger.count, ledger.cleared), (2, 1));
+        assert_eq!(ledger.entries, [entry(5), entry(7)]);
+    }
 }

@@ -8,6 +8,7 @@ use aftershock_core::plan::Pattern;
 use clap::Args;
 use serde::Serialize;
 
+use crate::cases::{self, Case};
 use crate::output::{self, Format};
 use crate::stage::{self, Rehearsal};
 use crate::{Ended, draw};
@@ -71,7 +72,8 @@ impl Demo {
         let human = self.format == Format::Human;
         let (program, arguments) = super::sidecar_binary()?;
         let mut rounds = Vec::new();
-        let usage = stage::rehearse(&stage::choose(&[])?, None, ROUNDS, async |rehearsal: Rehearsal<'_>| {
+        let shown: Vec<&Case> = cases::ALL.iter().take(cases::SHOWN).collect();
+        let usage = stage::rehearse(&shown, None, ROUNDS, async |rehearsal: Rehearsal<'_>| {
             if human {
                 introduce(&rehearsal);
             }

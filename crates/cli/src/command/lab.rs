@@ -1,5 +1,7 @@
 //! `aftershock lab`.
 
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,6 +24,7 @@ pub(crate) enum Lab {
 /// Start every service of a topology and a sidecar for each, until Ctrl-C.
 ///
 /// Service i listens on 127.77.1.i (`--subnet` chooses another), its ledgers and event log are on port 30000 there.
+/// Replica r of it is on 127.77.r.i, with an event log of its own; each replica answers for the ledgers of all.
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// The topology.
@@ -33,7 +36,10 @@ pub(crate) struct Up {
     /// Start no sidecars: services call each other directly.
     #[arg(long)]
     without_sidecars: bool,
-    /// The /24 of loopback to use.
+    /// Instances of each service, each with a sidecar of its own.
+    #[arg(long, value_name = "N", default_value = "1")]
+    replicas: NonZeroU16,
+    /// The /24 of loopback to use; replicas are in those after it.
     #[arg(long, value_name = "A.B.C", default_value = "127.77.1", value_parser = subnet)]
     subnet: [u8; 3],
     /// Keep logs and sidecar configurations here.
@@ -109,6 +115,7 @@ impl Up {
         let mut options = super::lab_options()?;
         options.propagation = self.propagation.map(Into::into);
         options.subnet = Some(self.subnet);
+        options.replicas = self.replicas;
         options.directory = self.logs.clone();
         options.control = Some(self.at.control.clone());
         if self.without_sidecars {
@@ -126,13 +133,10 @@ impl Up {
         };
         let mut table = output::table(["service", "callers reach it at", "ledgers and events at"]);
         for service in lab.topology().services() {
-            let address =
-                |address: Option<std::net::SocketAddr>| address.map(|a| format!("http://{a}")).unwrap_or_default();
-            table.add_row([
-                service.name.clone(),
-                address(lab.address(&service.name)),
-                address(lab.admin(&service.name)),
-            ]);
+            let urls = |addresses: Vec<SocketAddr>| {
+                addresses.iter().map(|address| format!("http://{address}")).collect::<Vec<_>>().join("\n")
+            };
+            table.add_row([service.name.clone(), urls(lab.addresses(&service.name)), urls(lab.admins(&service.name))]);
         }
         output::line(table);
         output::remark("running until Ctrl-C");

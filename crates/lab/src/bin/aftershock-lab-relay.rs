@@ -66,10 +66,10 @@ fn main() -> anyhow::Result<()> {
     });
     runtime.block_on(async {
         for inbound in sidecar.inbound {
-            serve(inbound.listen, inbound.to, format!("inbound of {}", sidecar.service)).await?;
+            serve(inbound.listen, vec![inbound.to], format!("inbound of {}", sidecar.service)).await?;
         }
         for outbound in sidecar.outbound {
-            serve(outbound.listen, outbound.to[0], format!("outbound to {}", outbound.callee)).await?;
+            serve(outbound.listen, outbound.to, format!("outbound to {}", outbound.callee)).await?;
         }
         // An error means that the thread ended without a word, which is an end as well.
         let _ = end_of_input.await;
@@ -80,10 +80,12 @@ fn main() -> anyhow::Result<()> {
 }
 
 #[allow(clippy::print_stdout, reason = "its output is what the tests look at")]
-async fn serve(listen: SocketAddr, to: SocketAddr, role: String) -> anyhow::Result<()> {
+async fn serve(listen: SocketAddr, to: Vec<SocketAddr>, role: String) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).await?;
     tokio::spawn(async move {
-        while let Ok((mut downstream, _)) = listener.accept().await {
+        // A connection at a time, as the real one.
+        let mut turns = to.into_iter().cycle();
+        while let (Ok((mut downstream, _)), Some(to)) = (listener.accept().await, turns.next()) {
             let role = role.clone();
             tokio::spawn(async move {
                 if let Ok(mut upstream) = TcpStream::connect(to).await {

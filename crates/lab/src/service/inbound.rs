@@ -19,6 +19,7 @@ use super::context::Context;
 use super::handler::{Answer, Inbound, answer};
 use super::payload::{Caller, MAX_MESSAGE, Payload, query_fields};
 use super::{Body, Process, grpc};
+use crate::events::{History, Ledger};
 use crate::file::Protocol;
 use crate::scalar::{GrpcCode, Status};
 use crate::topology::{Api, Operation, Propagation};
@@ -53,8 +54,8 @@ pub(crate) async fn serve_state(process: Arc<Process>, listener: TcpListener) {
     accept(listener, move |stream| {
         let process = process.clone();
         let service = service_fn(move |request| {
-            let response = state(&process, &request);
-            async move { Ok::<_, Infallible>(response) }
+            let process = process.clone();
+            async move { Ok::<_, Infallible>(state(&process, &request).await) }
         });
         http1::Builder::new().serve_connection(TokioIo::new(stream), service)
     })
@@ -164,12 +165,15 @@ async fn respond(
     answer(process, api, inbound).await
 }
 
-/// `GET /healthz`, `/events?key=`, `/ledgers/{name}?key=`.
-fn state(process: &Process, request: &Request<Incoming>) -> Response<Body> {
+/// `GET /healthz`, `/events?key=`, `/ledgers/{name}?key=`, and for the other instances `/histories/{name}?key=`.
+async fn state(process: &Process, request: &Request<Incoming>) -> Response<Body> {
     let key = request.uri().query().map(query_fields).unwrap_or_default().remove("key");
     let no_key = || json_response(StatusCode::BAD_REQUEST, &json!({"error": "expected `?key=`"}));
     if request.method() != http::Method::GET {
         return json_response(StatusCode::METHOD_NOT_ALLOWED, &json!({"error": "expected GET"}));
+    }
+    if let Some(error) = process.memory.failure() {
+        return json_response(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "error": error }));
     }
     match request.uri().path() {
         "/healthz" => json_response(StatusCode::OK, &json!({"service": process.service, "pid": std::process::id()})),
@@ -177,20 +181,32 @@ fn state(process: &Process, request: &Request<Incoming>) -> Response<Body> {
             Some(key) => json_response(StatusCode::OK, &process.memory.events(&key)),
             None => no_key(),
         },
-        path => match (path.strip_prefix("/ledgers/"), key) {
-            (Some(name), Some(key)) if process.keeps(name) => {
-                json_response(StatusCode::OK, &process.memory.ledger(name, &key))
-            }
-            (Some(name), Some(_)) => {
+        path => {
+            let whole = path.strip_prefix("/ledgers/").map(|name| (name, true));
+            let Some((name, whole)) = whole.or_else(|| path.strip_prefix("/histories/").map(|name| (name, false)))
+            else {
+                let error = "expected /healthz, /events?key= or /ledgers/{name}?key=";
+                return json_response(StatusCode::NOT_FOUND, &json!({ "error": error }));
+            };
+            let Some(key) = key else { return no_key() };
+            if !process.keeps(name) {
                 let error = format!("{} keeps no ledger `{name}`", process.service);
-                json_response(StatusCode::NOT_FOUND, &json!({ "error": error }))
+                return json_response(StatusCode::NOT_FOUND, &json!({ "error": error }));
             }
-            (Some(_), None) => no_key(),
-            (None, _) => json_response(
-                StatusCode::NOT_FOUND,
-                &json!({"error": "expected /healthz, /events?key= or /ledgers/{name}?key="}),
-            ),
-        },
+            let own = process.memory.history(name, &key);
+            if !whole {
+                return json_response(StatusCode::OK, &own);
+            }
+            let path = format!("/histories/{name}");
+            let others = process.replicas.iter().map(|admin| crate::admin::get::<History>(*admin, &path, &key));
+            match futures_util::future::try_join_all(others).await {
+                Ok(others) => {
+                    let all = others.into_iter().chain([own]);
+                    json_response(StatusCode::OK, &Ledger::of(name, &key, all))
+                }
+                Err(error) => json_response(StatusCode::BAD_GATEWAY, &json!({"error": format!("a replica: {error}")})),
+            }
+        }
     }
 }
 

@@ -16,8 +16,9 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::{BufRead, Read};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
@@ -53,8 +54,15 @@ pub struct ServiceSpec {
     pub listen: SocketAddr,
     /// Where its ledgers, events and health are read.
     pub admin: SocketAddr,
-    /// Where it reaches each service that it calls.
-    pub callees: BTreeMap<String, SocketAddr>,
+    /// Where those of the service's other instances are read: each answers for the ledgers of all.
+    #[serde(default)]
+    pub replicas: Vec<SocketAddr>,
+    /// Where it reaches each service that it calls: it keeps one connection for each address and takes them in turn, a
+    /// call at a time. Addresses may repeat, where something behind one spreads connections.
+    pub callees: BTreeMap<String, Vec<SocketAddr>>,
+    /// Where it writes down what it must not forget when it is killed, and reads it again at its start.
+    #[serde(default)]
+    pub journal: Option<PathBuf>,
     /// Replaces the propagation of the file.
     pub propagation: Option<Propagation>,
 }
@@ -68,11 +76,19 @@ struct Process {
     propagation: Option<Propagation>,
     client: Client,
     memory: Memory,
-    channels: BTreeMap<String, (SocketAddr, Channel)>,
+    replicas: Vec<SocketAddr>,
+    channels: BTreeMap<String, Channels>,
     calls: AtomicU64,
     /// Distinguishes the calls of a restarted process from those of the one before.
     start: u32,
     crashed: mpsc::UnboundedSender<String>,
+}
+
+/// The ways to one callee, taken in turn.
+#[derive(Debug)]
+struct Channels {
+    ways: Vec<(SocketAddr, Channel)>,
+    taken: AtomicUsize,
 }
 
 impl Process {
@@ -82,21 +98,21 @@ impl Process {
         let service = topology.service(&spec.service).with_context(|| format!("no service `{}`", spec.service))?;
         let mut channels = BTreeMap::new();
         for callee in topology.callees(&spec.service) {
-            let Some(&address) = spec.callees.get(&callee.name) else {
-                bail!("no address for callee `{}`", callee.name)
+            let channel = |&address: &SocketAddr| match callee.protocol {
+                Protocol::Http1 => (address, Channel::Http1(Http1::new(address))),
+                Protocol::Grpc => (address, Channel::Http2(Http2::new(address))),
             };
-            let channel = match callee.protocol {
-                Protocol::Http1 => Channel::Http1(Http1::new(address)),
-                Protocol::Grpc => Channel::Http2(Http2::new(address)),
-            };
-            channels.insert(callee.name.clone(), (address, channel));
+            let ways: Vec<_> = spec.callees.get(&callee.name).into_iter().flatten().map(channel).collect();
+            ensure!(!ways.is_empty(), "no address for callee `{}`", callee.name);
+            channels.insert(callee.name.clone(), Channels { ways, taken: AtomicUsize::new(0) });
         }
         Ok(Self {
             service: service.name.clone(),
             protocol: service.protocol,
             propagation: service.propagation.map(|shipped| spec.propagation.unwrap_or(shipped)),
             client: service.client,
-            memory: Memory::new(&service.name),
+            memory: Memory::open(&service.name, spec.journal.as_deref())?,
+            replicas: spec.replicas,
             channels,
             calls: AtomicU64::new(0),
             start: getrandom::u32()?,
@@ -114,7 +130,9 @@ impl Process {
     }
 
     fn channel(&self, callee: &str) -> (SocketAddr, &Channel) {
-        let (address, channel) = self.channels.get(callee).expect("every callee got a channel at the start");
+        let channels = self.channels.get(callee).expect("every callee got channels at the start");
+        let turn = channels.taken.fetch_add(1, Ordering::Relaxed) % channels.ways.len();
+        let (address, channel) = &channels.ways[turn];
         (*address, channel)
     }
 

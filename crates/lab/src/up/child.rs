@@ -18,6 +18,8 @@ const QUOTED: u64 = 4096;
 pub(super) struct Child {
     pub(super) role: Role,
     pub(super) service: String,
+    /// From 0.
+    pub(super) replica: usize,
     process: std::process::Child,
     /// Set once it was reaped.
     status: Option<ExitStatus>,
@@ -28,6 +30,7 @@ impl Child {
     pub(super) fn start(
         role: Role,
         service: &str,
+        replica: usize,
         launcher: &Launcher,
         args: &[OsString],
         log: &Path,
@@ -47,7 +50,7 @@ impl Child {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let mut child = Self { role, service: service.to_owned(), process, status: None, log: log.to_owned() };
+        let mut child = Self { role, service: service.to_owned(), replica, process, status: None, log: log.to_owned() };
         if let Some(line) = first_line {
             let stdin = child.process.stdin.as_mut().expect("standard input is a pipe");
             match stdin.write_all(line.as_bytes()) {

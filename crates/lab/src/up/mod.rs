@@ -11,13 +11,14 @@ mod sidecar;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use self::child::Child;
-use self::layout::{Layout, Site};
+use self::layout::{Layout, Sites};
 use crate::admin;
 use crate::events::{Event, Ledger};
 use crate::service::{SPEC_SCHEMA, ServiceSpec};
@@ -49,7 +50,12 @@ pub struct Options {
     pub detours: BTreeMap<String, SocketAddr>,
     /// Replaces the propagation of every service that calls.
     pub propagation: Option<Propagation>,
-    /// The /24 of loopback to use, e.g. 127.77.1; a random free one if left out.
+    /// Instances of each service, each with a sidecar of its own.
+    pub replicas: NonZeroU16,
+    /// Services keep what they must not forget when they are killed in files of `directory`, and have it again when
+    /// they are restarted.
+    pub durable: bool,
+    /// The /24 of loopback to use, e.g. 127.77.1; a random free one if left out. Replicas are in the ones after it.
     pub subnet: Option<[u8; 3]>,
     /// Where outputs of the processes and sidecar configurations are kept; a temporary directory if left out.
     pub directory: Option<PathBuf>,
@@ -66,6 +72,8 @@ impl Options {
             control: None,
             detours: BTreeMap::new(),
             propagation: None,
+            replicas: NonZeroU16::MIN,
+            durable: false,
             subnet: None,
             directory: None,
             ready_within: Duration::from_secs(10),
@@ -119,6 +127,14 @@ pub enum UpError {
         most: usize,
         /// Services found.
         found: usize,
+    },
+    /// More replicas than subnets.
+    #[error("there can be at most {most} replicas here, not {asked}: each has a /24 of its own, one after the other")]
+    TooManyReplicas {
+        /// Replicas that fit.
+        most: u16,
+        /// Replicas asked for.
+        asked: u16,
     },
     /// No randomness.
     #[error("no random numbers")]
@@ -186,7 +202,7 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct RunningLab {
     topology: Topology,
-    sites: BTreeMap<String, Site>,
+    sites: Sites,
     children: Vec<Child>,
     directory: PathBuf,
     /// Removed with the lab, unless the caller chose the directory.
@@ -212,12 +228,14 @@ pub async fn up(topology: Topology, options: &Options) -> Result<RunningLab, UpE
     };
     let mut lab = RunningLab { topology, sites: layout.sites, children: Vec::new(), directory, _temporary: temporary };
     let services: Vec<String> = lab.topology.services.iter().map(|service| service.name.clone()).collect();
-    for service in &services {
-        lab.start_service(service, options)?;
+    let instances =
+        || services.iter().flat_map(|service| (0..options.replicas.get().into()).map(move |n| (service, n)));
+    for (service, replica) in instances() {
+        lab.start_service(service, replica, options)?;
     }
     if let Some(launcher) = &options.sidecar {
-        for service in &services {
-            lab.start_sidecar(service, launcher, options)?;
+        for (service, replica) in instances() {
+            lab.start_sidecar(service, replica, launcher, options)?;
         }
     }
     lab.ready(options.ready_within).await?;
@@ -225,8 +243,10 @@ pub async fn up(topology: Topology, options: &Options) -> Result<RunningLab, UpE
 }
 
 impl RunningLab {
-    fn start_service(&mut self, service: &str, options: &Options) -> Result<(), UpError> {
-        let site = &self.sites[service];
+    fn start_service(&mut self, service: &str, replica: usize, options: &Options) -> Result<(), UpError> {
+        let sites = &self.sites[service];
+        let site = &sites[replica];
+        let others = sites.iter().filter(|other| other.admin != site.admin);
         let spec = ServiceSpec {
             schema: SPEC_SCHEMA.to_owned(),
             topology_file: self.topology.source.file.clone(),
@@ -234,24 +254,33 @@ impl RunningLab {
             service: service.to_owned(),
             listen: site.application,
             admin: site.admin,
+            replicas: others.map(|other| other.admin).collect(),
             callees: site.callees.clone(),
+            journal: options.durable.then(|| self.directory.join(format!("{}.journal", file_stem(service, replica)))),
             propagation: options.propagation,
         };
         let mut line = serde_json::to_string(&spec).expect("its map keys are strings");
         line.push('\n');
-        let log = self.directory.join(format!("{service}.log"));
-        let child = Child::start(Role::Service, service, &options.service, &[], &log, Some(&line))?;
+        let log = self.directory.join(format!("{}.log", file_stem(service, replica)));
+        let child = Child::start(Role::Service, service, replica, &options.service, &[], &log, Some(&line))?;
         self.children.push(child);
         Ok(())
     }
 
-    fn start_sidecar(&mut self, service: &str, launcher: &Launcher, options: &Options) -> Result<(), UpError> {
-        let config = sidecar::config(&self.topology, service, &self.sites, options);
-        let path = self.directory.join(format!("{service}.sidecar.yaml"));
+    fn start_sidecar(
+        &mut self,
+        service: &str,
+        replica: usize,
+        launcher: &Launcher,
+        options: &Options,
+    ) -> Result<(), UpError> {
+        let config = sidecar::config(&self.topology, service, &self.sites[service][replica], &self.sites, options);
+        let stem = file_stem(service, replica);
+        let path = self.directory.join(format!("{stem}.sidecar.yaml"));
         std::fs::write(&path, config).map_err(|source| UpError::File { path: path.clone(), source })?;
-        let log = self.directory.join(format!("{service}.sidecar.log"));
+        let log = self.directory.join(format!("{stem}.sidecar.log"));
         let args = ["--config".into(), path.into_os_string(), "--exit-with-stdin".into()];
-        let child = Child::start(Role::Sidecar, service, launcher, &args, &log, None)?;
+        let child = Child::start(Role::Sidecar, service, replica, launcher, &args, &log, None)?;
         self.children.push(child);
         Ok(())
     }
@@ -268,7 +297,7 @@ impl RunningLab {
             }
             while let Some(&next) = waiting.first() {
                 let child = &self.children[next];
-                let site = &self.sites[&child.service];
+                let site = &self.sites[&child.service][child.replica];
                 let ready = match child.role {
                     Role::Service => admin::answers_as(site.admin, child.pid()).await,
                     Role::Sidecar => accepts_on_all(&site.sidecar_listeners()).await,
@@ -298,26 +327,41 @@ impl RunningLab {
         &self.directory
     }
 
-    /// Where callers reach a service: its sidecar, or the service itself without sidecars.
+    /// Where callers reach the first instance of a service: its sidecar, or the service itself without sidecars.
     pub fn address(&self, service: &str) -> Option<SocketAddr> {
-        self.sites.get(service).map(|site| site.inbound)
+        self.addresses(service).first().copied()
     }
 
-    /// Where a client sends the request of this name.
+    /// Where callers reach each instance of a service, in the order of the replicas.
+    pub fn addresses(&self, service: &str) -> Vec<SocketAddr> {
+        self.sites.get(service).into_iter().flatten().map(|site| site.inbound).collect()
+    }
+
+    /// Where a client sends the request of this name, to the first instance.
     pub fn entry(&self, request: &str) -> Option<SocketAddr> {
-        let api = self.topology.api(&self.topology.request(request)?.api)?;
-        self.address(&api.service)
+        self.entries(request).first().copied()
     }
 
-    /// Where a service's ledgers, events and health are read.
+    /// Where a client can send the request of this name.
+    pub fn entries(&self, request: &str) -> Vec<SocketAddr> {
+        let api = self.topology.request(request).and_then(|request| self.topology.api(&request.api));
+        api.map(|api| self.addresses(&api.service)).unwrap_or_default()
+    }
+
+    /// Where a service's ledgers are read; events and health of its first instance, too.
     pub fn admin(&self, service: &str) -> Option<SocketAddr> {
-        self.sites.get(service).map(|site| site.admin)
+        self.sites.get(service).map(|sites| sites[0].admin)
+    }
+
+    /// Where events and health of each instance of a service are read, in the order of the replicas.
+    pub fn admins(&self, service: &str) -> Vec<SocketAddr> {
+        self.sites.get(service).into_iter().flatten().map(|site| site.admin).collect()
     }
 
     /// Where a ledger of this name is read, with the path that `?key=` is added to.
     pub fn ledger_url(&self, ledger: &str) -> Option<String> {
-        let site = self.sites.get(self.topology.ledgers.get(ledger)?)?;
-        Some(format!("http://{}/ledgers/{ledger}", site.admin))
+        let admin = self.admin(self.topology.ledgers.get(ledger)?)?;
+        Some(format!("http://{admin}/ledgers/{ledger}"))
     }
 
     /// The processes that were started: role, service, process id.
@@ -343,12 +387,12 @@ impl RunningLab {
                 self.topology.ledgers.keys().map(String::as_str),
             ))
         })?;
-        admin::get(self.sites[service].admin, &format!("/ledgers/{ledger}"), key).await
+        admin::get(self.sites[service][0].admin, &format!("/ledgers/{ledger}"), key).await
     }
 
-    /// What all services wrote down about a business key, merged by the clock they share.
+    /// What all instances wrote down about a business key, merged by the clock they share.
     pub async fn events(&self, key: &str) -> Result<Log, AdminError> {
-        let logs = self.sites.values().map(|site| admin::get::<Vec<Event>>(site.admin, "/events", key));
+        let logs = self.sites.values().flatten().map(|site| admin::get::<Vec<Event>>(site.admin, "/events", key));
         let logs = futures_util::future::try_join_all(logs).await?;
         Ok(Log::new(logs.into_iter().flatten()))
     }
@@ -403,6 +447,14 @@ impl RunningLab {
         }
         self.children.iter_mut().for_each(Child::kill);
         self.ended()
+    }
+}
+
+/// The name of an instance's files.
+fn file_stem(service: &str, replica: usize) -> String {
+    match replica {
+        0 => service.to_owned(),
+        _ => format!("{service}.{}", replica + 1),
     }
 }
 

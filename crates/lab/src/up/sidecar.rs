@@ -1,17 +1,15 @@
 //! The configuration file of a sidecar, `kind: Sidecar`.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::Options;
-use super::layout::Site;
+use super::layout::{Site, Sites};
 use crate::topology::{Operation, Propagation, Topology};
 
 /// The text of the file; JSON strings are YAML strings, so every value is quoted as JSON.
-pub(super) fn config(topology: &Topology, service: &str, sites: &BTreeMap<String, Site>, options: &Options) -> String {
+pub(super) fn config(topology: &Topology, service: &str, site: &Site, sites: &Sites, options: &Options) -> String {
     let quoted = |text: &str| serde_json::to_string(text).expect("a string is JSON");
     let address = |address: &std::net::SocketAddr| quoted(&address.to_string());
-    let site = &sites[service];
     let mut out = String::from("apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\n");
     let mut line = |text: String| writeln!(out, "{text}").expect("writing to a string never fails");
     line(format!("service: {service}"));
@@ -24,9 +22,10 @@ pub(super) fn config(topology: &Topology, service: &str, sites: &BTreeMap<String
         true => line("outbound: []".into()),
         false => line("outbound:".into()),
     }
-    for (callee, listen) in &site.callees {
-        let to = address(&sites[callee].inbound);
-        line(format!("  - {{listen: {}, callee: {callee}, to: [{to}], host: upstream}}", address(listen)));
+    for callee in site.callees.keys() {
+        let listen = address(&site.outbound(callee));
+        let to: Vec<String> = sites[callee].iter().map(|site| address(&site.inbound)).collect();
+        line(format!("  - {{listen: {listen}, callee: {callee}, to: [{}], host: upstream}}", to.join(", ")));
     }
     let shipped = topology.service(service).and_then(|service| service.propagation);
     let correlate = match shipped.map(|shipped| options.propagation.unwrap_or(shipped)) {
@@ -59,7 +58,21 @@ mod tests {
         let control = Some("http://127.0.0.1:4700".to_owned());
         let sidecar = Some(launcher.clone());
         let options = Options { sidecar, control, propagation, ..Options::new(launcher) };
-        config(&topology, service, &Layout::on([127, 9, 9], &topology, &options).sites, &options)
+        let sites = Layout::on([127, 9, 9], &topology, &options).sites;
+        config(&topology, service, &sites[service][0], &sites, &options)
+    }
+
+    #[test]
+    fn every_replica_of_a_callee_is_listed_in_the_order_of_the_replicas() {
+        let topology = Topology::parse("fan.yaml", include_str!("../../../../topologies/fan.yaml")).unwrap();
+        let launcher = Launcher { program: "unused".into(), args: Vec::new() };
+        let replicas = std::num::NonZeroU16::new(2).unwrap();
+        let options = Options { sidecar: Some(launcher.clone()), replicas, ..Options::new(launcher) };
+        let sites = Layout::on([127, 9, 9], &topology, &options).sites;
+        let second = config(&topology, "worker", &sites["worker"][1], &sites, &options);
+        assert!(second.contains("  - {listen: \"127.9.10.2:7001\", to: \"127.9.10.2:17001\"}\n"), "{second}");
+        let to = "to: [\"127.9.9.3:7002\", \"127.9.10.3:7002\"], host: upstream}\n";
+        assert!(second.contains(&format!("{{listen: \"127.9.10.2:20001\", callee: store, {to}")), "{second}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ fn log(text: &str) -> Log {
         Event {
             clock: Nanoseconds(words[0].parse().unwrap()),
             sequence: sequence as u64,
+            process: 1,
             service: words[1].to_owned(),
             event: kind,
             api: words[3].to_owned(),

@@ -482,3 +482,51 @@ async fn the_lab_judges_a_round_by_its_own_logs_and_ledgers() {
     assert_eq!(found[2], "number of entries in charges: 1: found 2");
     lab.judge("k", &[Question::entries("nothing", 1)], within).await.unwrap_err();
 }
+
+/// The processes that answered calls of this Api, each once.
+fn answered_by(log: &Log, api: &str) -> std::collections::BTreeSet<u32> {
+    let answers = log.events().iter().filter(|event| event.event == Kind::ResponseSent && event.api == api);
+    answers.map(|event| event.process).collect()
+}
+
+#[tokio::test]
+async fn calls_take_the_replicas_of_a_callee_in_turn_with_and_without_a_hop_that_spreads_connections() {
+    let relay = Launcher { program: env!("CARGO_BIN_EXE_aftershock-lab-relay").into(), args: Vec::new() };
+    for sidecar in [None, Some(relay)] {
+        let replicas = 3.try_into().unwrap();
+        let options = Options { sidecar, replicas, ..Options::new(service_launcher()) };
+        let lab = up(shipped("fan"), &options).await.unwrap();
+        let entries = lab.entries("batch");
+        assert_eq!(entries.len(), 3);
+        // The second execution is the first whose connections were all made before it.
+        for key in ["before", "k"] {
+            assert_eq!(post(entries[0], &format!("/batch?key={key}")).await.0, 200);
+        }
+        let log = lab.events("k").await.unwrap();
+        assert_eq!(log.calls_of("Work").count(), 6);
+        assert!(log.is_complete() && log.faulted().next().is_none(), "the halves of a call meet across replicas");
+        assert_eq!(answered_by(&log, "Work").len(), 3, "{:#?}", log.calls());
+        assert!(answered_by(&log, "put_item").len() > 1);
+    }
+}
+
+#[tokio::test]
+async fn every_replica_answers_for_the_ledgers_of_all() {
+    let options = Options { replicas: 3.try_into().unwrap(), ..Options::new(service_launcher()) };
+    let lab = up(shipped("online-boutique"), &options).await.unwrap();
+    for entry in lab.entries("checkout") {
+        assert_eq!(post(entry, "/cart?key=k").await.0, 302);
+    }
+    let carts = |admin| get(admin, "/ledgers/carts?key=k");
+    let admins = lab.admins("cartservice");
+    for admin in &admins {
+        assert_eq!(carts(*admin).await.1["count"], 3);
+    }
+    assert_eq!(post(lab.entries("checkout")[1], "/cart/checkout?key=k").await.0, 200);
+    for admin in &admins {
+        let (_, ledger) = carts(*admin).await;
+        assert_eq!((&ledger["count"], &ledger["cleared"]), (&0.into(), &1.into()), "a clear at one is a clear of all");
+    }
+    let ledger = lab.ledger("charges", "k").await.unwrap();
+    assert_eq!((ledger.count, ledger.entries.len()), (1, 1));
+}

@@ -31,6 +31,7 @@ fn each_request_causes_the_calls_of_the_application_it_models() {
             ][..],
         ),
         ("fig2-patterns", &[("signup", 3, 3), ("page", 4, 1), ("checkout", 2, 2)][..]),
+        ("fan", &[("batch", 12, 2)][..]),
     ];
     for (name, requests) in cases {
         let topology = shipped(name);
