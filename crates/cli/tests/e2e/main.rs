@@ -11,3 +11,4 @@ mod inject;
 mod lab;
 mod quickstart;
 mod support;
+mod table;
