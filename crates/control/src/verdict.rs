@@ -15,12 +15,14 @@ use aftershock_core::trace::{Call, Trace};
 
 use crate::api::{ArbiterEntry, FaultVerdict, Verdict};
 
+mod arbitration;
 mod causal;
 mod missed;
 mod pass;
 mod record;
 mod window;
 
+use arbitration::Arbitration;
 use causal::After;
 use pass::{Armed, Sighting, Unjudged, misnumbered};
 use record::Holes;
@@ -145,18 +147,13 @@ impl<'a> Hit<'a> {
 fn judge_fault(facts: &RoundFacts<'_>, index: usize) -> FaultVerdict {
     let tfic = &facts.plan.faults[index];
     let rules = facts.rules.iter().filter(|rule| rule.index == index).collect();
-    let armed = Armed { index, tfic, rules, sidecars: facts.armed, plan_rules: facts.rules };
+    let limit = tfic.max_injections.limit();
+    let arbitration = Arbitration::of(facts.arbiter, index, limit, &recorded(facts, index));
+    let armed = Armed { index, tfic, rules, sidecars: facts.armed, plan_rules: facts.rules, arbitration };
     let hits = hits(facts, &armed);
-    let said: BTreeSet<&Fired> = facts.fired.iter().collect();
-    let unrecorded: Vec<&Fired> = said
-        .into_iter()
-        .filter(|fired| fired.rule == index)
-        .filter(|fired| {
-            !hits.iter().any(|hit| hit.trace.execution == fired.execution && hit.sighting().call.id == fired.call)
-        })
-        .collect();
+    let unrecorded = unrecorded(facts, &armed, &hits);
 
-    let multiple = multiple(tfic.max_injections.limit(), &hits, &unrecorded);
+    let multiple = multiple(limit, &hits, &unrecorded);
     let premature = premature(facts, &armed, &hits);
     let injections = u32::try_from(hits.len() + unrecorded.len()).unwrap_or(u32::MAX);
     let premature_hits =
@@ -186,6 +183,31 @@ fn judge_fault(facts: &RoundFacts<'_>, index: usize) -> FaultVerdict {
     }
 }
 
+/// The calls that are on record as hit by this fault.
+fn recorded(facts: &RoundFacts<'_>, index: usize) -> BTreeSet<(ExecutionId, CallId)> {
+    let of = |trace: &'_ Trace| -> Vec<(ExecutionId, CallId)> {
+        let spans = trace.calls.iter().flat_map(|call| call.spans().map(|span| (call.id, span)));
+        let hit = |span: &CallSpan| span.injection.as_ref().is_some_and(|injection| injection.rule == index);
+        spans.filter(|(_, span)| hit(span)).map(|(call, _)| (trace.execution, call)).collect()
+    };
+    facts.traces.iter().flat_map(of).collect()
+}
+
+/// What was said to have fired, to the controller or to the arbiter, and is on no span.
+fn unrecorded(facts: &RoundFacts<'_>, armed: &Armed<'_>, hits: &[Hit<'_>]) -> Vec<Fired> {
+    let rule = armed.index;
+    let logged = armed.arbitration.shots();
+    let logged = logged.map(|((execution, call), observer)| Fired { rule, execution, call, observer });
+    let mut said: BTreeMap<(ExecutionId, CallId), Fired> = BTreeMap::new();
+    for fired in facts.fired.iter().copied().filter(|fired| fired.rule == rule).chain(logged) {
+        said.entry((fired.execution, fired.call)).or_insert(fired);
+    }
+    for hit in hits {
+        said.remove(&(hit.trace.execution, hit.sighting().call.id));
+    }
+    said.into_values().collect()
+}
+
 fn hits<'a>(facts: &RoundFacts<'a>, armed: &Armed<'a>) -> Vec<Hit<'a>> {
     let mut hits = Vec::new();
     for trace in facts.traces {
@@ -200,7 +222,7 @@ fn hits<'a>(facts: &RoundFacts<'a>, armed: &Armed<'a>) -> Vec<Hit<'a>> {
 }
 
 /// Twice in one execution, or more often than the round allows.
-fn multiple(limit: u32, hits: &[Hit<'_>], unrecorded: &[&Fired]) -> Vec<String> {
+fn multiple(limit: u32, hits: &[Hit<'_>], unrecorded: &[Fired]) -> Vec<String> {
     let mut per_execution: BTreeMap<ExecutionId, u64> = BTreeMap::new();
     let executions = hits.iter().map(|hit| hit.trace.execution).chain(unrecorded.iter().map(|fired| fired.execution));
     for execution in executions {
@@ -227,7 +249,8 @@ fn premature(facts: &RoundFacts<'_>, armed: &Armed<'_>, hits: &[Hit<'_>]) -> Vec
             let whole = !dead
                 && facts.missing.is_empty()
                 && !facts.incomplete.contains_key(&execution)
-                && Holes::of(hit.trace, facts.rules).spans.is_empty();
+                && Holes::of(hit.trace, facts.rules).spans.is_empty()
+                && armed.arbiters_doubts(facts.traces, Some(execution)).is_empty();
             if !whole || armed.rules.is_empty() {
                 return Vec::new();
             }
@@ -240,8 +263,9 @@ fn premature(facts: &RoundFacts<'_>, armed: &Armed<'_>, hits: &[Hit<'_>]) -> Vec
 }
 
 /// It fired, inside its window as far as is known: `injected` if nothing puts that in doubt.
-fn fired(facts: &RoundFacts<'_>, armed: &Armed<'_>, hits: &[Hit<'_>], unrecorded: &[&Fired]) -> (Verdict, Vec<String>) {
+fn fired(facts: &RoundFacts<'_>, armed: &Armed<'_>, hits: &[Hit<'_>], unrecorded: &[Fired]) -> (Verdict, Vec<String>) {
     let mut doubts = record_reasons(facts);
+    doubts.extend(armed.arbiters_doubts(facts.traces, None));
     for fired in unrecorded {
         let says =
             format!("the sidecar {} said that it fired on call {}, whose span is missing", fired.observer, fired.call);
@@ -260,7 +284,7 @@ fn fired(facts: &RoundFacts<'_>, armed: &Armed<'_>, hits: &[Hit<'_>], unrecorded
             }
         }
         let after = After::moment(hit.trace, hit.sighting().span.observer, hit.injection.decided);
-        let before = |pass: &Unjudged<'_>| !pass.follows(hit.sighting(), &after);
+        let before = |pass: &Unjudged<'_>| !pass.follows(armed, hit, &after);
         let unjudged = armed.unjudged(hit.trace).into_iter().filter(before);
         // The hit itself may be the one that lost its header: it does not follow itself.
         let headerless = armed.headerless(hit.trace).into_iter().filter(before);
@@ -274,7 +298,8 @@ fn fired(facts: &RoundFacts<'_>, armed: &Armed<'_>, hits: &[Hit<'_>], unrecorded
 }
 
 fn success(armed: &Armed<'_>, hit: &Hit<'_>) -> String {
-    let Injection { k, decided, held, fault, .. } = hit.injection;
+    let Injection { decided, held, fault, .. } = hit.injection;
+    let k = hit.sighting().number.unwrap_or(hit.injection.k);
     let place = armed.place(hit.sighting().span);
     let held = if *held { ", which was held for it," } else { "" };
     format!("{fault} of {place}, pass {k}{held} was decided at clock {decided}, when {} held", armed.tfic.guard)
@@ -283,6 +308,7 @@ fn success(armed: &Armed<'_>, hit: &Hit<'_>) -> String {
 /// It fired nowhere: `unreached` or `missed`, if that is certain.
 fn not_fired(facts: &RoundFacts<'_>, armed: &Armed<'_>) -> (Verdict, Vec<String>) {
     let mut doubts = record_reasons(facts);
+    doubts.extend(armed.arbiters_doubts(facts.traces, None));
     for trace in facts.traces {
         let holes = Holes::of(trace, facts.rules);
         let unjudged = armed.undecided(trace).into_iter().chain(armed.headerless(trace)).map(|pass| pass.reason);

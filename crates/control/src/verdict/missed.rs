@@ -6,7 +6,7 @@ use aftershock_core::span::PassedBy;
 use aftershock_core::trace::Trace;
 
 use super::pass::{Armed, Sighting};
-use super::window::{happened, times};
+use super::window::{happened, own_event, times};
 use crate::api::Verdict;
 
 /// The verdict and a reason for each execution.
@@ -20,22 +20,41 @@ pub(super) fn explain(plan: &Plan, armed: &Armed<'_>, traces: &[Trace]) -> (Verd
         let sightings = armed.sightings(trace);
         let meant: Vec<&Sighting<'_>> = sightings
             .iter()
-            .filter(|sighting| match (armed.tfic.target.k, sighting.pass) {
-                (Occurrence::First, _) => true,
-                (Occurrence::Number(k), Some(pass)) => pass.k == Some(k),
-                (Occurrence::Number(_), None) => false,
+            .filter(|sighting| match armed.tfic.target.k {
+                Occurrence::First => true,
+                Occurrence::Number(k) => sighting.number == Some(k),
             })
             .collect();
-        if meant.is_empty() {
+        // Where the rule ended before the number that was meant, what ended it is the reason.
+        let told = if meant.is_empty() && !too_few(armed, sightings.len()) {
+            sightings.iter().filter(|sighting| ended_by(armed, trace, sighting)).collect()
+        } else {
+            meant
+        };
+        if told.is_empty() {
             reasons.push(sentence(trace.execution, &absent(armed, sightings.len())));
             continue;
         }
         verdict = Verdict::Missed;
-        for sighting in meant {
+        for sighting in told {
             reasons.push(sentence(trace.execution, &not_faulted(plan, armed, trace, sighting)));
         }
     }
     (verdict, reasons)
+}
+
+/// Whether the numbered pass that is meant cannot have come.
+fn too_few(armed: &Armed<'_>, passes: usize) -> bool {
+    match armed.tfic.target.k {
+        Occurrence::First => passes == 0,
+        Occurrence::Number(k) => (passes as u64) < u64::from(k),
+    }
+}
+
+/// Whether the rule ended with this pass, unused: the arbiter did not answer it in time, or its grant came back.
+fn ended_by(armed: &Armed<'_>, trace: &Trace, sighting: &Sighting<'_>) -> bool {
+    sighting.pass.is_some_and(|pass| pass.passed_by == Some(PassedBy::Arbiter))
+        || armed.handed_back(trace.execution, sighting)
 }
 
 fn sentence(execution: ExecutionId, reason: &str) -> String {
@@ -58,17 +77,32 @@ fn absent(armed: &Armed<'_>, passes: usize) -> String {
 fn not_faulted(plan: &Plan, armed: &Armed<'_>, trace: &Trace, sighting: &Sighting<'_>) -> String {
     let place = armed.place(sighting.span);
     let Some(pass) = sighting.pass else { return format!("{place} was not looked at") };
-    let went = format!("{} ({place})", pass.name());
+    let went = format!("{} ({place})", sighting.name());
     let Some(passed_by) = &pass.passed_by else { return format!("{went} was not faulted") };
-    // Decided at the same clock: the same message, of which another rule of the plan was first.
-    let other = sighting.span.injection.as_ref().filter(|it| it.rule != pass.rule && it.decided == pass.clock);
-    if let (PassedBy::Spent, Some(other)) = (passed_by, other) {
+    if let (PassedBy::Spent, Some(other)) = (passed_by, sighting.taken_by_another(pass)) {
         return format!("{went} was already taken by faults[{}]: a message gets one fault", other.rule);
     }
+    let handed_back = armed.handed_back(trace.execution, sighting);
+    let back = if handed_back { "; the arbiter's grant was handed back" } else { "" };
+    if handed_back && *passed_by == PassedBy::Arbiter {
+        return format!("{went} was granted by the arbiter too late, and the grant was handed back");
+    }
+    let reason = why(plan, armed, trace, sighting, &went, passed_by);
+    format!("{reason}{back}")
+}
+
+fn why(
+    plan: &Plan,
+    armed: &Armed<'_>,
+    trace: &Trace,
+    sighting: &Sighting<'_>,
+    went: &str,
+    passed_by: &PassedBy,
+) -> String {
     match passed_by {
         PassedBy::GuardFalse(atoms) => {
             let mut false_atoms: Vec<String> =
-                atoms.iter().map(|atom| false_atom(plan, armed, trace, *atom, pass.clock)).collect();
+                atoms.iter().map(|atom| false_atom(plan, armed, trace, *atom, sighting)).collect();
             if false_atoms.is_empty() {
                 false_atoms.push("the guard was false".to_owned());
             }
@@ -100,12 +134,21 @@ fn not_faulted(plan: &Plan, armed: &Armed<'_>, trace: &Trace, sighting: &Sightin
 }
 
 /// An atom that was false, with how often its event had happened by then: at all, since what a sidecar knew is not
-/// recorded.
-fn false_atom(plan: &Plan, armed: &Armed<'_>, trace: &Trace, atom: usize, clock: u64) -> String {
+/// recorded. On the target's own event over several instances it is the arbiter who counted.
+fn false_atom(plan: &Plan, armed: &Armed<'_>, trace: &Trace, atom: usize, sighting: &Sighting<'_>) -> String {
     let Some(atom) = armed.tfic.guard.after.get(atom) else {
         return format!("atom {} of the guard was false", atom + 1);
     };
-    match happened(plan, trace, atom, clock) {
+    if armed.arbitrated() && own_event(armed, plan, atom) {
+        let asked = armed.arbitration.asked(trace.execution, sighting.call.id);
+        let earlier =
+            asked.map(|asked| armed.arbitration.earlier(trace.execution, asked, armed.tfic.target.phase, atom.outcome));
+        return match earlier {
+            Some(n) => format!("`{atom}` was false: the arbiter had seen such a pass {}", times(n)),
+            None => format!("`{atom}` was false"),
+        };
+    }
+    match happened(plan, trace, atom, sighting.at) {
         Some(n) if n >= atom.count => {
             format!("`{atom}` was false: it had happened {}, but this was not known there yet", times(n))
         }

@@ -82,7 +82,7 @@ fn never_arrived(client: &CallSpan, rules: &[Rule]) -> bool {
         rules.iter().any(|rule| {
             rule.index == injection.rule
                 && rule.tfic.target.phase == Phase::Request
-                && !matches!(rule.tfic.fault, Fault::Delay(_))
+                && !matches!(rule.tfic.fault, Fault::Delay(_) | Fault::Release)
         })
     };
     client.injection.as_ref().is_some_and(kept)

@@ -13,7 +13,9 @@ use aftershock_core::span::{Association, Ending, Instant, Pass, PassedBy};
 
 use super::*;
 
+mod arbitrated;
 mod simulated;
+mod streams;
 
 pub(super) const CHARGE: &str = "payment shop.Payment/Charge";
 pub(super) const QUOTE: &str = "shipping shop.Shipping/Quote";
@@ -119,6 +121,8 @@ pub(super) struct Round {
     pub(super) armed: BTreeMap<ObserverId, Service>,
     pub(super) spans: Vec<CallSpan>,
     pub(super) fired: Vec<Fired>,
+    /// The log of the arbiter, if there are several instances.
+    pub(super) arbiter: Option<Vec<ArbiterEntry>>,
     pub(super) failures: Vec<Failure>,
     pub(super) incomplete: BTreeMap<ExecutionId, String>,
     pub(super) missing: Vec<String>,
@@ -132,6 +136,7 @@ impl Round {
             armed: BTreeMap::new(),
             spans,
             fired: Vec::new(),
+            arbiter: None,
             failures: Vec::new(),
             incomplete: BTreeMap::new(),
             missing: Vec::new(),
@@ -151,7 +156,7 @@ impl Round {
                 side: self.acting.1,
                 apis: self.plan.resolve(&tfic.target.api).unwrap(),
                 tfic: tfic.clone(),
-                arbitrated: false,
+                arbitrated: self.arbiter.is_some(),
             })
             .collect();
         let facts = RoundFacts {
@@ -161,7 +166,7 @@ impl Round {
             traces: &traces,
             fired: &self.fired,
             failures: &self.failures,
-            arbiter: &[],
+            arbiter: self.arbiter.as_deref().unwrap_or_default(),
             incomplete: &self.incomplete,
             missing: &self.missing,
         };

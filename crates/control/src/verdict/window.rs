@@ -2,8 +2,9 @@
 //!
 //! Evidence is a lower bound, and a sidecar's clock is never behind that of any event it knows of. So if the events of
 //! the whole execution with clocks up to the decision are too few for an atom, the sidecar cannot have known enough:
-//! the accusation is sound whatever was lost on the way. The number is counted by order at the one sidecar that acted,
-//! never by clocks across instances.
+//! the accusation is sound whatever was lost on the way. The number is counted by order at the one sidecar that acted, or
+//! by the arbiter's log, and with it the target's own event: never by clocks across instances. Passes inside a stream
+//! (`at:`) are numbered at marks that are no events, so they are counted by the clocks and numbers of the passes alone.
 
 use aftershock_core::event::{CountedEvent, Outcome, OutcomeFilter};
 use aftershock_core::plan::{Atom, Fault, Occurrence, Phase, Plan, Side};
@@ -27,11 +28,14 @@ pub(super) fn outside(
         reasons.push(format!("it acted on {api} at {service}, which is not its target"));
     }
     let one_instance = sightings.iter().all(|sighting| sighting.span.observer == hit.span.observer);
-    if let Occurrence::Number(k) = armed.tfic.target.k {
+    let arbitrated = armed.arbitrated();
+    if arbitrated {
+        reasons.extend(granted(armed, plan, trace, hit));
+    } else if let Occurrence::Number(k) = armed.tfic.target.k {
         reasons.extend(number(k, sightings, hit, injection, one_instance));
     }
     for atom in &armed.tfic.guard.after {
-        if !one_instance && own_event(armed, plan, atom) {
+        if (arbitrated || !one_instance) && own_event(armed, plan, atom) {
             continue;
         }
         if let Some(known) = happened(plan, trace, atom, injection.decided)
@@ -92,8 +96,33 @@ fn number(
         .then(|| format!("it acted on pass {k} by its sidecar's count, but {earlier} came before it there"))
 }
 
+/// What the arbiter's log says against the shot: that it was not granted, or for another pass than the one that is meant.
+fn granted(armed: &Armed<'_>, plan: &Plan, trace: &Trace, hit: &Sighting<'_>) -> Vec<String> {
+    let log = &armed.arbitration;
+    let asked = log.asked(trace.execution, hit.call.id);
+    let Some(asked) = asked.filter(|asked| asked.granted.is_some()) else {
+        return vec![format!("it acted on {}, which the arbiter's log grants no shot", armed.place(hit.span))];
+    };
+    let mut reasons = Vec::new();
+    if let Occurrence::Number(k) = armed.tfic.target.k
+        && asked.number != k
+    {
+        reasons.push(format!("it acted on pass {} by the arbiter's log, not on pass {k}", asked.number));
+    }
+    for atom in armed.tfic.guard.after.iter().filter(|atom| own_event(armed, plan, atom)) {
+        let earlier = log.earlier(trace.execution, asked, armed.tfic.target.phase, atom.outcome);
+        if earlier < atom.count {
+            let (event, wanted) = (atom.event(), times(atom.count));
+            let seen = times(earlier);
+            reasons
+                .push(format!("it was granted although the arbiter had seen {event} {seen} before it, not {wanted}"));
+        }
+    }
+    reasons
+}
+
 /// The target's own event at its caller, which an arbiter counts if there are several instances.
-fn own_event(armed: &Armed<'_>, plan: &Plan, atom: &Atom) -> bool {
+pub(super) fn own_event(armed: &Armed<'_>, plan: &Plan, atom: &Atom) -> bool {
     let event = atom.event();
     let Ok(apis) = plan.resolve(&event.api) else { return false };
     let counted = CountedEvent { event, apis };
@@ -107,7 +136,7 @@ fn outcome(armed: &Armed<'_>, hit: &Sighting<'_>) -> Option<String> {
         return None;
     }
     // What the acting sidecar's span says is what it passed on: the message's own outcome only if that was unchanged.
-    let unchanged = matches!(armed.tfic.fault, Fault::Delay(_)) && !hit.span.made;
+    let unchanged = matches!(armed.tfic.fault, Fault::Delay(_) | Fault::Release) && !hit.span.made;
     let here = hit.span.outcome.filter(|_| unchanged);
     let callee = match hit.span.side {
         Side::Caller => hit.call.server.as_ref().map(|server| server.outcome),
