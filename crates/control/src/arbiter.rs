@@ -106,13 +106,6 @@ enum ShotState {
     HandedBack,
 }
 
-/// The answer to an [`Ask`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) number: u32,
-    pub(crate) ruling: Ruling,
-}
-
 /// A held pass that cannot be granted any more and is to be told so unasked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Release {
@@ -225,8 +218,9 @@ impl Arbiter {
         self.closed = true;
     }
 
-    /// Rule on a pass. None if it is not answered: the rule is not arbitrated, or the log is full.
-    pub(crate) fn ask(&mut self, observer: ObserverId, ask: &Ask) -> Option<Answer> {
+    /// The number of a pass, and what it may do. None if it is not answered: the rule is not arbitrated, or the log is
+    /// full.
+    pub(crate) fn ask(&mut self, observer: ObserverId, ask: &Ask) -> Option<(u32, Ruling)> {
         let full = self.is_full();
         let Arbitrated { terms, shots, executions } = self.rules.get_mut(&ask.rule)?;
         if full {
@@ -243,24 +237,24 @@ impl Arbiter {
             _ if !ask.ready || !pass.unmet.is_empty() => Ruling::NotYet(pass.unmet.clone()),
             _ => Ruling::Grant,
         };
-        let answer = Answer { number: pass.number, ruling: ruling.clone() };
-        let act = ArbiterAct::Ruled { number: pass.number, ready: ask.ready, outcome: pass.outcome, ruling };
+        let number = pass.number;
+        let act = ArbiterAct::Ruled { number, ready: ask.ready, outcome: pass.outcome, ruling: ruling.clone() };
         // A held pass may ask many times; only what changes is worth a line.
-        let said = Some((ask.ready, answer.ruling.clone()));
+        let said = Some((ask.ready, ruling.clone()));
         let repeated = std::mem::replace(&mut pass.last, said.clone()) == said;
-        if terms.held && matches!(answer.ruling, Ruling::NotYet(_)) {
+        if terms.held && matches!(ruling, Ruling::NotYet(_)) {
             execution.waiting.insert(message);
         } else {
             execution.waiting.remove(&message);
         }
-        if answer.ruling == Ruling::Grant {
+        if ruling == Ruling::Grant {
             execution.shot = Some(Shot { holder: message, state: ShotState::Reserved });
             shots.taken += 1;
         }
         if !repeated {
             self.note(ask.rule, ask.execution, message, act);
         }
-        Some(answer)
+        Some((number, ruling))
     }
 
     /// A sidecar says that the rule fired. Returns the held passes that wait in vain since.

@@ -76,19 +76,6 @@ pub(crate) enum Refusal {
         /// The registered ones.
         hint: String,
     },
-    /// More than one sidecar of the service would act.
-    #[error(
-        "faults[{fault}]: {count} sidecars of `{service}` are registered, where the fault would act; \
-         counting over several instances is not supported yet"
-    )]
-    SeveralInstances {
-        /// Which fault of the plan, from 0.
-        fault: usize,
-        /// The service.
-        service: Service,
-        /// How many there are.
-        count: usize,
-    },
     /// No clean trace of the scenario shows the target.
     #[error("faults[{fault}]: no clean trace of the scenario reaches `{api}`{hint}")]
     NeverReached {
@@ -271,8 +258,11 @@ impl<'a> Surroundings<'a> {
                 let hint = hint(service.as_str(), known);
                 Err(Refusal::NoSidecarOf { fault, service, hint })
             }
-            Some(1) => Ok(Rule { index: fault, service, side, apis, tfic: tfic.clone(), arbitrated: false }),
-            Some(count) => Err(Refusal::SeveralInstances { fault, service, count: *count }),
+            // Whose passes are numbered by an arbiter is fixed here, whoever comes or goes later (design §3.4).
+            Some(instances) => {
+                let arbitrated = *instances > 1;
+                Ok(Rule { index: fault, service, side, apis, tfic: tfic.clone(), arbitrated })
+            }
         }
     }
 

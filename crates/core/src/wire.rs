@@ -268,7 +268,8 @@ pub enum FromController {
     Registry(Registry),
     /// Make a round live here, with its rules, until the lease ends.
     Arm(Arm),
-    /// The answer to [`FromSidecar::Ask`].
+    /// The answer to [`FromSidecar::Ask`]. Also said unasked, as [`Ruling::Spent`], of a held pass that was told to wait,
+    /// once the rule has ended in its execution or the round's shots are spent.
     Ruled {
         /// Which round.
         token: Token,

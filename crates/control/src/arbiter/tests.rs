@@ -49,8 +49,7 @@ fn ask_in(execution: ExecutionId, n: u64, ready: bool, outcome: Outcome) -> (Obs
 
 fn asks(arbiter: &mut Arbiter, execution: u64, n: u64, ready: bool) -> (u32, Ruling) {
     let (observer, ask) = ask_in(ExecutionId(execution), n, ready, Outcome::Ok);
-    let answer = arbiter.ask(observer, &ask).unwrap();
-    (answer.number, answer.ruling)
+    arbiter.ask(observer, &ask).unwrap()
 }
 
 #[test]
@@ -107,7 +106,7 @@ fn atoms_on_the_own_event_count_earlier_passes_by_their_outcome() {
     let mut arbiter = arbiter(json!("first"), guard);
     let mut rules = |n, outcome| {
         let (observer, ask) = ask_in(E, n, true, outcome);
-        arbiter.ask(observer, &ask).unwrap().ruling
+        arbiter.ask(observer, &ask).unwrap().1
     };
     assert_eq!(rules(1, Outcome::Ok), Ruling::NotYet(vec![0, 1, 2]));
     assert_eq!(rules(2, Outcome::Error), Ruling::NotYet(vec![0, 1, 2]));
@@ -273,7 +272,7 @@ fn tell(arbiter: &mut Arbiter, told: Told) -> (Option<(u32, Ruling)>, Vec<Releas
     match told {
         Told::Ask { execution, n, ready, outcome } => {
             let (observer, ask) = ask_in(ExecutionId(execution), n, ready, outcome);
-            (arbiter.ask(observer, &ask).map(|answer| (answer.number, answer.ruling)), vec![])
+            (arbiter.ask(observer, &ask), vec![])
         }
         Told::Fired { execution, n } => (None, arbiter.fired(0, ExecutionId(execution), message(n))),
         Told::GiveUp { execution, n } => (None, arbiter.give_up(0, ExecutionId(execution), message(n))),

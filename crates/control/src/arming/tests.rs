@@ -44,6 +44,18 @@ fn the_callers_sidecar_acts_whether_the_caller_is_named_or_the_traces_show_it() 
 }
 
 #[test]
+fn a_rule_is_arbitrated_where_its_service_has_several_instances() {
+    let mut several = shop();
+    several.count.insert(service("payment"), 3);
+    assert!(
+        !resolve(&charge(json!({})), &several, &checkout()).unwrap().rules[0].arbitrated,
+        "one caller counts alone"
+    );
+    several.count.insert(service("checkout"), 2);
+    assert!(resolve(&charge(json!({})), &several, &checkout()).unwrap().rules[0].arbitrated);
+}
+
+#[test]
 fn at_an_entry_api_the_callees_sidecar_acts() {
     let plan = target(json!({"api": "checkout POST /checkout", "k": 1, "phase": "response"}));
     let armament = resolve(&plan, &shop(), &checkout()).unwrap();
@@ -79,8 +91,6 @@ fn without_traces_the_configured_callees_show_the_caller() {
 #[test]
 fn what_could_not_work_is_refused_with_the_nearest_name() {
     let traces = checkout();
-    let mut several = shop();
-    several.count.insert(service("checkout"), 2);
     for (plan, instances, expected) in [
         (
             target(json!({"api": "paymnt shop.Payment/Charge", "k": 1, "phase": "response"})),
@@ -116,12 +126,6 @@ fn what_could_not_work_is_refused_with_the_nearest_name() {
                 "faults": [{"target": {"api": "group:pay", "k": 1, "phase": "response"}, "fault": "drop"}]})),
             shop(),
             "faults[0]: the group `pay` has no members",
-        ),
-        (
-            charge(json!({})),
-            several,
-            "faults[0]: 2 sidecars of `checkout` are registered, where the fault would act; counting over several \
-             instances is not supported yet",
         ),
         (
             charge(json!({})),
