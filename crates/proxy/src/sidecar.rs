@@ -13,10 +13,11 @@
 //!   of the process, parked messages go on and dropped ones are closed.
 //! * A rule fires at most once in an execution and at most `max_injections` times in a round.
 //! * Each module hides one decision: `association` whose call it is, `identity` what is made of that, `execution` what
-//!   is kept of it, `rules` when a rule fires, `rounds` how long, `points` in which order, `parking` what waits, `record`
-//!   what is told.
+//!   is kept of it, `rules` when a rule fires, `rounds` how long, `points` in which order, `parking` what waits, `asking`
+//!   what an arbiter decides, `record` what is told.
 
 mod activity;
+mod asking;
 mod association;
 mod call;
 mod counters;
@@ -89,10 +90,13 @@ pub struct Sidecar {
     /// Deadlines of parked messages, with a number that keeps equal ones apart. An entry that no longer fits is ignored.
     timers: BTreeMap<(Instant, u64), ExchangeId>,
     last_timer: u64,
-    /// Executions with messages held for a guard, and the version of their evidence that was judged last.
+    /// Executions with messages that wait for a guard or the arbiter, and the version of their evidence that was judged
+    /// last.
     holding: BTreeMap<Key, u64>,
-    /// A rule ended: what is held for it may go on although no evidence grew.
-    stirred: bool,
+    /// Executions in which something was decided: what waits there may go on, or ask, although no evidence grew.
+    stirred: BTreeSet<Key>,
+    /// Open calls about which the arbiter was asked.
+    asking: BTreeMap<(Token, CallId), ExchangeId>,
     /// An editor was told to act and has not refused yet.
     acting: Option<ExchangeId>,
     /// Acts handed out with [`Decider::resumes`], until the editor had its chance to refuse.
@@ -136,7 +140,8 @@ impl Sidecar {
             timers: BTreeMap::new(),
             last_timer: 0,
             holding: BTreeMap::new(),
-            stirred: false,
+            stirred: BTreeSet::new(),
+            asking: BTreeMap::new(),
             acting: None,
             resuming: BTreeSet::new(),
             ready: Vec::new(),
@@ -204,7 +209,10 @@ impl Sidecar {
                 self.outbox.push(FromSidecar::Keyed { keys: keys.0.iter().map(|key| key.id).collect() });
                 self.keys = keys;
             }
-            FromController::Ruled { .. } | FromController::Flush { .. } | FromController::Refused { .. } => {}
+            FromController::Ruled { token, rule, execution, call, number, ruling } => {
+                self.ruled(Key { token, execution }, rule, call, number, ruling);
+            }
+            FromController::Flush { .. } | FromController::Refused { .. } => {}
         }
     }
 
@@ -347,7 +355,7 @@ impl Sidecar {
 
     fn set_stage(&mut self, id: ExchangeId, stage: Stage) {
         let Some(call) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut()) else { return };
-        let (was, is) = (call.stage.is_parked(), stage.is_parked());
+        let (was, is) = (call.stage.takes_place(), stage.takes_place());
         let told = call.stage.open_state() != stage.open_state();
         call.stage = stage;
         let token = call.token();

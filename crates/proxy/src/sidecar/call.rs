@@ -11,7 +11,7 @@ use aftershock_core::wire::OpenState;
 use smallvec::SmallVec;
 
 use super::execution::Key;
-use super::rules::{Subject, Witness};
+use super::rules::{Judgement, Subject, Witness};
 use crate::exchange::{Act, Edits, LinkId, StreamId};
 
 /// An exchange of any link.
@@ -89,14 +89,43 @@ pub(crate) struct Call {
     pub(crate) stage: Stage,
 }
 
-/// A rule that keeps a message until its guard holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hold {
+/// A rule for which a message is parked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wait {
     /// Its place among the armed rules.
     pub(crate) rule: usize,
     /// Its place among the call's passes.
     pub(crate) pass: usize,
-    pub(crate) deadline: Instant,
+    /// When its `hold` is over; none if the rule has no `hold`.
+    pub(crate) deadline: Option<Instant>,
+    /// It is kept by `hold`: it takes one of the places for parked messages.
+    pub(crate) held: bool,
+    pub(crate) on: On,
+}
+
+/// What a parked message waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum On {
+    /// That the guard holds, of a rule that this sidecar decides alone.
+    Guard,
+    /// That the guard holds, so that it can ask; the version of the evidence when it asked before.
+    Chance {
+        /// The evidence then.
+        asked: u64,
+    },
+    /// That another rule, which may be granted this message, is answered. Then it asks.
+    Turn,
+    /// The arbiter's answer.
+    Answer {
+        /// Later it is of no use.
+        until: Instant,
+        /// The version of the evidence when it asked.
+        asked: u64,
+        /// What this sidecar found then.
+        found: Judgement,
+        /// What it said: a grant may come only if it said yes.
+        ready: bool,
+    },
 }
 
 /// A rule that fired on a message.
@@ -105,6 +134,8 @@ pub(crate) struct Shot {
     pub(crate) rule: usize,
     pub(crate) pass: usize,
     pub(crate) phase: Phase,
+    /// The arbiter granted it: what is not used is handed back.
+    pub(crate) granted: bool,
 }
 
 /// Where a call stands with regard to faults.
@@ -112,8 +143,8 @@ pub(crate) struct Shot {
 pub(crate) enum Stage {
     /// It runs.
     Running,
-    /// A message is parked until one of these guards holds.
-    Held { phase: Phase, holds: SmallVec<[Hold; 1]> },
+    /// A message is parked until these rules are decided, or one of them fires.
+    Waiting { phase: Phase, waits: SmallVec<[Wait; 1]> },
     /// A message is parked for a time.
     Delayed { shot: Shot, until: Instant },
     /// The editor was told to act and may still refuse.
@@ -126,13 +157,26 @@ pub(crate) enum Stage {
 
 impl Stage {
     pub(crate) fn is_parked(&self) -> bool {
-        matches!(self, Stage::Held { .. } | Stage::Delayed { .. })
+        matches!(self, Stage::Waiting { .. } | Stage::Delayed { .. })
     }
 
+    /// Whether it takes one of the places for parked messages.
+    pub(crate) fn takes_place(&self) -> bool {
+        match self {
+            Stage::Waiting { waits, .. } => waits.iter().any(|wait| wait.held),
+            Stage::Delayed { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// A message that asks is running, not parked: it is decided within the arbiter's timeout, and a round is not over
+    /// while a decision is under way.
     pub(crate) fn open_state(&self) -> OpenState {
+        let decided_soon = |wait: &Wait| matches!(wait.on, On::Answer { .. } | On::Turn);
         match self {
             Stage::Running | Stage::Answered { .. } => OpenState::Running,
-            Stage::Held { .. } | Stage::Delayed { .. } => OpenState::Parked,
+            Stage::Waiting { waits, .. } if waits.iter().any(decided_soon) => OpenState::Running,
+            Stage::Waiting { .. } | Stage::Delayed { .. } => OpenState::Parked,
             Stage::Acting { act: Act::Drop, .. } | Stage::Dropped { .. } => OpenState::Dropped,
             Stage::Acting { .. } => OpenState::Running,
         }

@@ -14,7 +14,7 @@ const INTERNAL: u8 = 13;
 const FRAMING: [&str; 8] =
     ["connection", "content-length", "transfer-encoding", "trailer", "upgrade", "keep-alive", "te", "proxy-connection"];
 
-/// The act of a fault; none for a delay, which parks.
+/// The act of a fault; none for a delay, which parks, and for a release, which lets go.
 pub(crate) fn act(fault: &Fault, grpc: bool) -> Option<Act> {
     Some(match fault {
         Fault::Delay(_) | Fault::Release => return None,
@@ -72,6 +72,9 @@ fn grpc_message(text: &str) -> String {
 pub(crate) fn refusal(rule: &Rule) -> Option<String> {
     if let Some(point @ (StreamPoint::Message(_) | StreamPoint::Bytes(_))) = rule.tfic.target.at {
         return Some(format!("rule {}: this sidecar does not act at {point:?} of a stream", rule.index));
+    }
+    if rule.tfic.fault == Fault::Release && rule.tfic.hold.is_none() {
+        return Some(format!("rule {}: `release` lets go what a `hold` keeps, and the rule has no `hold`", rule.index));
     }
     let Fault::Error(answer) = &rule.tfic.fault else { return None };
     if answer.status.is_some_and(|status| !(200..=599).contains(&status)) {

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::Sidecar;
 use super::association;
-use super::call::{Call, Exchange, ExchangeId, Hold, HopSent, Shot, Stage};
+use super::call::{Call, Exchange, ExchangeId, HopSent, On, Shot, Stage, Wait};
 use super::counters::Ignored;
 use super::header::{Arriving, HopLine};
 use super::identity::Identified;
@@ -20,7 +20,7 @@ use super::parking::Fired;
 use super::peers;
 use super::record::{Recorder, span};
 use super::rounds::deadline;
-use super::rules::{Frame, Judgement, Message, Point, Witness, judge};
+use super::rules::{Frame, Judgement, Message, Point, Witness, judge, judge_here};
 use crate::config::Host;
 use crate::exchange::{
     Closed, Edit, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, StreamId, Tail,
@@ -181,8 +181,8 @@ impl Sidecar {
         self.exchanges.insert(id, Exchange { edits, call: Some(Box::new(call)) });
         self.activity.begun(token);
         let verdict = self.decide(id, &[Frame::Request], now);
-        // A held request is decided later, and counts itself then.
-        if !matches!(self.call(id).map(|call| &call.stage), Some(Stage::Held { .. })) {
+        // One that waits is decided later, and counts itself then.
+        if !matches!(self.call(id).map(|call| &call.stage), Some(Stage::Waiting { .. })) {
             self.count_request(id);
         }
         verdict
@@ -190,8 +190,8 @@ impl Sidecar {
 
     // ── the decision ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    /// Number the message for every rule that takes it, and do what the first that can fire says. One fault acts on a
-    /// call; what another rule would have done with it is `spent`.
+    /// Number the message for every rule that takes it, and do what the first that can fire says; arbitrated ones ask. One
+    /// fault acts on a call; what another rule would have done with it is `spent`.
     fn decide(&mut self, id: ExchangeId, frames: &[Frame], now: Instant) -> Verdict {
         let Some(call) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut()) else {
             return Verdict::Pass;
@@ -204,13 +204,19 @@ impl Sidecar {
         let message = Message { outcome: call.outcome, witness: call.witness, oversized: call.oversized };
         let whole = round.is_whole(execution.born);
         let mut shot = None;
-        let mut holds: SmallVec<[Hold; 1]> = SmallVec::new();
-        for (index, armed) in round.rules.iter().enumerate() {
+        let mut full = false;
+        let mut waits: SmallVec<[Wait; 1]> = SmallVec::new();
+        let mut questions: SmallVec<[((usize, usize), Judgement); 1]> = SmallVec::new();
+        // All rules of a sidecar are arbitrated or none, since they are its service's. Were it otherwise, what fires here
+        // and now goes first.
+        let rules = round.rules.iter().enumerate();
+        let rules = rules.clone().filter(|(_, a)| !a.rule.arbitrated).chain(rules.filter(|(_, a)| a.rule.arbitrated));
+        for (index, armed) in rules {
             let takes = |subject| frames.iter().any(|frame| armed.takes(subject, *frame));
             if !call.subject().is_some_and(takes) {
                 continue;
             }
-            let k = execution.progress(index).number();
+            let k = (!armed.rule.arbitrated).then(|| execution.progress(index).number());
             let progress = *execution.progress(index);
             let point = Point {
                 service: &self.config.service,
@@ -219,30 +225,50 @@ impl Sidecar {
                 faulted: call.injection.is_some() || shot.is_some(),
             };
             let tfic = &armed.rule.tfic;
-            let parks = |judgement: &Judgement| match judgement {
-                Judgement::Hold => true,
-                Judgement::Fire => matches!(tfic.fault, Fault::Delay(_)),
-                Judgement::PassBy(_) => false,
-            };
             let pass = call.passes.len();
-            let passed_by = match judge(armed, progress, k, point, message) {
-                judgement if parks(&judgement) && !round.has_room() => Some(PassedBy::ParkedLimit),
-                Judgement::Fire => {
-                    shot = Some(Shot { rule: index, pass, phase });
-                    None
+            let passed_by = if let Some(k) = k {
+                let parks = |judgement: &Judgement| match judgement {
+                    Judgement::Hold => true,
+                    Judgement::Fire => matches!(tfic.fault, Fault::Delay(_)),
+                    Judgement::PassBy(_) => false,
+                };
+                match judge(armed, progress, k, point, message) {
+                    judgement if parks(&judgement) && !round.has_room() => {
+                        full = true;
+                        Some(PassedBy::ParkedLimit)
+                    }
+                    Judgement::Fire => {
+                        shot = Some(Shot { rule: index, pass, phase, granted: false });
+                        None
+                    }
+                    Judgement::Hold => {
+                        let limit = tfic.hold.as_ref().map_or(std::time::Duration::ZERO, |hold| hold.deadline.0);
+                        let at = Some(deadline(now, limit));
+                        waits.push(Wait { rule: index, pass, deadline: at, held: true, on: On::Guard });
+                        None
+                    }
+                    Judgement::PassBy(why) => Some(why),
                 }
-                Judgement::Hold => {
-                    let limit = tfic.hold.as_ref().map_or(std::time::Duration::ZERO, |hold| hold.deadline.0);
-                    holds.push(Hold { rule: index, pass, deadline: deadline(now, limit) });
-                    None
-                }
-                Judgement::PassBy(why) => Some(why),
+            } else if progress.ended || !armed.has_shots() {
+                Some(PassedBy::Spent)
+            } else {
+                questions.push(((index, pass), judge_here(armed, point, message)));
+                None
             };
-            call.passes.push(Pass { rule: armed.rule.index, k: Some(k), clock: execution.knowledge.clock, passed_by });
+            call.passes.push(Pass { rule: armed.rule.index, k, clock: execution.knowledge.clock, passed_by });
+        }
+        if full {
+            self.no_place();
+        }
+        let mut may_be_granted = false;
+        for (at, found) in questions {
+            let ready = found == Judgement::Fire && !may_be_granted;
+            may_be_granted |= ready;
+            waits.extend(self.ask(id, at, found, ready, now));
         }
         if let Some(shot) = shot {
-            for hold in holds {
-                self.pass_by(id, hold.pass, PassedBy::Spent);
+            for wait in waits {
+                self.pass_by(id, wait.pass, PassedBy::Spent);
             }
             return match self.fire(id, shot, false, now) {
                 Some(Fired::Act(act)) => {
@@ -250,13 +276,13 @@ impl Sidecar {
                     Verdict::Act(act)
                 }
                 Some(Fired::Delayed) => Verdict::Park,
-                None => Verdict::Pass,
+                Some(Fired::Released) | None => Verdict::Pass,
             };
         }
-        if holds.is_empty() {
+        if waits.is_empty() {
             return Verdict::Pass;
         }
-        self.hold(id, key, phase, holds);
+        self.wait(id, key, phase, waits);
         Verdict::Park
     }
 
@@ -464,10 +490,10 @@ impl Sidecar {
             // The fault was decided, and the exchange ended before it could act.
             self.undo(id, Refusal::TooLate);
         }
-        if let Some(Stage::Held { holds, .. }) = self.call(id).map(|call| call.stage.clone()) {
+        if let Some(Stage::Waiting { waits, .. }) = self.call(id).map(|call| call.stage.clone()) {
             let why = if how == Closed::ByApplication { PassedBy::CallerGone } else { PassedBy::Goaway };
-            for hold in holds {
-                self.pass_by(id, hold.pass, why.clone());
+            for wait in waits {
+                self.pass_by(id, wait.pass, why.clone());
             }
             self.unhold(id);
         }
@@ -489,6 +515,7 @@ impl Sidecar {
             Side::Caller => self.calls.end_outbound(call.id, now),
         }
         let token = call.token();
+        self.asking.remove(&(token, call.id));
         let key = call.key;
         if call.record {
             let execution = key.and_then(|key| self.executions.get(key));

@@ -2,9 +2,10 @@
 //!
 //! [`judge`] is a pure function of the rule, how far it got in the execution, the evidence before the message was
 //! counted, and the message. With one registered instance of the caller, number and decision are one atomic step here.
-//! With more, an arbiter numbers the passes: then [`Progress::number`] is the only thing that changes place.
+//! With more, an arbiter numbers the passes, grants the shots and judges atoms on the target's own event by its count of
+//! passes: [`judge_here`] is what remains for this sidecar.
 
-use aftershock_core::event::Outcome;
+use aftershock_core::event::{CountedEvent, Outcome};
 use aftershock_core::evidence::Evidence;
 use aftershock_core::name::{Api, Service};
 use aftershock_core::plan::{Occurrence, Phase, Rule, Side, StreamPoint};
@@ -16,6 +17,8 @@ pub(crate) struct Armed {
     pub(crate) rule: Rule,
     /// How often it fired in the round.
     pub(crate) injections: u32,
+    /// The atoms that the arbiter judges, by their position in the guard.
+    own: Vec<usize>,
 }
 
 /// How far a rule got in one execution.
@@ -31,6 +34,11 @@ impl Progress {
     pub(crate) fn number(&mut self) -> u32 {
         self.passes = self.passes.saturating_add(1);
         self.passes
+    }
+
+    /// The arbiter gave a pass this number: later passes have higher ones.
+    pub(crate) fn learn(&mut self, number: u32) {
+        self.passes = self.passes.max(number);
     }
 }
 
@@ -107,8 +115,17 @@ pub(crate) enum Judgement {
 }
 
 impl Armed {
-    pub(crate) fn new(rule: Rule) -> Self {
-        Armed { rule, injections: 0 }
+    /// `events` are those of the round, among them those of the guard.
+    pub(crate) fn new(rule: Rule, events: &[CountedEvent]) -> Self {
+        let is_own = |position: &usize| {
+            let event = rule.tfic.guard.after[*position].event();
+            events.iter().any(|counted| counted.event == event && rule.is_own_event(counted))
+        };
+        let own = match rule.arbitrated {
+            true => (0..rule.tfic.guard.after.len()).filter(is_own).collect(),
+            false => Vec::new(),
+        };
+        Armed { rule, injections: 0, own }
     }
 
     /// Whether a message of `subject` at `frame` is a pass. At the callee only calls without known caller are: the
@@ -132,11 +149,16 @@ impl Armed {
         self.injections < self.rule.tfic.max_injections.limit()
     }
 
-    /// Whether the next pass, or one after it, can be faulted.
+    /// Whether it wants a numbered pass while numbers are in doubt here.
+    fn is_blocked(&self, point: Point<'_>) -> bool {
+        matches!(self.rule.tfic.target.k, Occurrence::Number(_)) && point.evidence.gaps().blocks_number(point.service)
+    }
+
+    /// Whether the next pass, or one after it, can be faulted, as far as is known here.
     pub(crate) fn can_fire(&self, progress: Progress, point: Point<'_>) -> bool {
         let number_can_come = match self.rule.tfic.target.k {
             Occurrence::First => true,
-            Occurrence::Number(k) => progress.passes < k && !point.evidence.gaps().blocks_number(point.service),
+            Occurrence::Number(k) => progress.passes < k && !self.is_blocked(point),
         };
         self.has_shots() && !progress.ended && point.whole && !point.faulted && number_can_come
     }
@@ -144,27 +166,49 @@ impl Armed {
 
 /// Decide on the pass with number `k`.
 pub(crate) fn judge(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message: Message) -> Judgement {
-    match in_time(armed, progress, k, point, message) {
+    // Under a gap the count itself is in doubt, so nothing is said of a number that seems to be another.
+    if armed.is_blocked(point) {
+        return Judgement::PassBy(PassedBy::NumberBlocked);
+    }
+    if let Occurrence::Number(wanted) = armed.rule.tfic.target.k
+        && wanted != k
+    {
+        return Judgement::PassBy(PassedBy::Number);
+    }
+    if point.whole && (progress.ended || !armed.has_shots()) {
+        return Judgement::PassBy(PassedBy::Spent);
+    }
+    now(armed, point, message)
+}
+
+/// Decide on a pass as far as this sidecar can where an arbiter numbers and grants: [`Judgement::Fire`] if it would fire
+/// on a grant.
+pub(crate) fn judge_here(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
+    if armed.is_blocked(point) {
+        return Judgement::PassBy(PassedBy::NumberBlocked);
+    }
+    now(armed, point, message)
+}
+
+/// Why the number of a pass is none, or none that fits: the arbiter said that it is another.
+pub(crate) fn misses(armed: &Armed, point: Point<'_>) -> PassedBy {
+    if armed.is_blocked(point) { PassedBy::NumberBlocked } else { PassedBy::Number }
+}
+
+/// Whether a message that may be faulted can be, now.
+fn now(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
+    match in_time(armed, point, message) {
         Judgement::Fire | Judgement::Hold if message.oversized => Judgement::PassBy(PassedBy::Size),
         judgement => judgement,
     }
 }
 
-fn in_time(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message: Message) -> Judgement {
+fn in_time(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
     let tfic = &armed.rule.tfic;
-    if let Occurrence::Number(wanted) = tfic.target.k {
-        // Under a gap the count itself is in doubt, so nothing is said of a number that seems to be another.
-        if point.evidence.gaps().blocks_number(point.service) {
-            return Judgement::PassBy(PassedBy::NumberBlocked);
-        }
-        if wanted != k {
-            return Judgement::PassBy(PassedBy::Number);
-        }
-    }
     if !point.whole {
         return Judgement::PassBy(PassedBy::NumberBlocked);
     }
-    if progress.ended || !armed.has_shots() || point.faulted {
+    if point.faulted {
         return Judgement::PassBy(PassedBy::Spent);
     }
     let witnessed = match message.witness {
@@ -175,8 +219,8 @@ fn in_time(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message:
     if !tfic.target.outcome.admits(message.outcome) || !post_effect {
         return Judgement::PassBy(PassedBy::Outcome);
     }
-    let open: Vec<usize> =
-        (0..tfic.guard.after.len()).filter(|i| !tfic.guard.after[*i].holds(point.evidence)).collect();
+    let is_open = |i: &usize| !armed.own.contains(i) && !tfic.guard.after[*i].holds(point.evidence);
+    let open: Vec<usize> = (0..tfic.guard.after.len()).filter(is_open).collect();
     if open.is_empty() {
         return Judgement::Fire;
     }

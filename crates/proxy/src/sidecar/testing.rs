@@ -1,5 +1,7 @@
 //! Several sidecars in one process, without sockets: messages are lists of field lines, passed from hand to hand.
 //!
+//! A sidecar is named by its service, and `service#n` where that has several instances.
+//!
 //! [`Net`] plays the editors: it calls the interception points in the order they would, keeps what is parked or withheld,
 //! applies edits, and carries out what a sidecar lets go after each message has been "written". Applications are the
 //! test's business: it takes the request that an application sees, and says what that application sends.
@@ -15,7 +17,7 @@ use aftershock_core::name::{Api, Service};
 use aftershock_core::plan::{Fault, Guard, MaxInjections, Occurrence, Phase, Rule, Side, Target, Tfic};
 use aftershock_core::span::{Association, CallSpan, Ending, Instant as Stamp};
 use aftershock_core::w3c::{Member, TraceState};
-use aftershock_core::wire::{Arm, FromController, FromSidecar, PROTOCOL, Registry};
+use aftershock_core::wire::{Arm, Ask, FromController, FromSidecar, PROTOCOL, Registry, Ruling};
 
 use super::Sidecar;
 use super::execution::Key;
@@ -223,7 +225,7 @@ struct Node {
     said: Vec<FromSidecar>,
 }
 
-/// Sidecars of one instance per service, each with listeners to all services.
+/// Sidecars of services, one for each instance, with listeners to all services.
 pub(crate) struct Net {
     pub(crate) now: Instant,
     nodes: BTreeMap<String, Node>,
@@ -249,19 +251,28 @@ fn random(seed: u64) -> super::Random {
     })
 }
 
+/// The service of an instance: `checkout` of `checkout#2`.
+pub(crate) fn service_of(instance: &str) -> &str {
+    instance.split_once('#').map_or(instance, |(service, _)| service)
+}
+
 impl Net {
-    /// Registered sidecars of `services`.
-    pub(crate) fn new(services: &[&str]) -> Self {
-        let with = services.iter().map(|service| (*service, "")).collect::<Vec<_>>();
-        let mut net = Net::configured(&with, services);
-        net.register(services);
+    /// Registered sidecars of `instances`: one for each service, or several named `service#n`.
+    pub(crate) fn new(instances: &[&str]) -> Self {
+        let with = instances.iter().map(|instance| (*instance, "")).collect::<Vec<_>>();
+        let mut services: Vec<&str> = instances.iter().map(|instance| service_of(instance)).collect();
+        services.sort_unstable();
+        services.dedup();
+        let mut net = Net::configured(&with, &services);
+        net.register(&services);
         net
     }
 
     /// Sidecars with further lines of configuration and listeners to `callees`, not registered yet.
-    pub(crate) fn configured(services: &[(&str, &str)], callees: &[&str]) -> Self {
+    pub(crate) fn configured(instances: &[(&str, &str)], callees: &[&str]) -> Self {
         let mut nodes = BTreeMap::new();
-        for (index, (service, more)) in services.iter().enumerate() {
+        for (index, (instance, more)) in instances.iter().enumerate() {
+            let service = service_of(instance);
             let outbound: String = callees
                 .iter()
                 .enumerate()
@@ -280,7 +291,7 @@ impl Net {
             let outbound =
                 callees.iter().enumerate().map(|(i, callee)| ((*callee).to_owned(), sidecar.opened(i + 1))).collect();
             let node = Node { sidecar, inbound, outbound, kept: BTreeMap::new(), streams: 0, said: Vec::new() };
-            nodes.insert((*service).to_owned(), node);
+            nodes.insert((*instance).to_owned(), node);
         }
         Net {
             now: Instant::now(),
@@ -343,7 +354,7 @@ impl Net {
             rules.iter().flat_map(|rule| rule.apis.iter().cloned()).collect();
         for service in self.services() {
             let mut arm = Arm {
-                rules: rules.iter().filter(|rule| rule.service.as_str() == service).cloned().collect(),
+                rules: rules.iter().filter(|rule| rule.service.as_str() == service_of(&service)).cloned().collect(),
                 events: events.clone(),
                 gap_apis: gap_apis.clone(),
                 max_parked: 16,
@@ -364,6 +375,28 @@ impl Net {
         let node = self.node(service);
         node.said.extend(words);
         std::mem::take(&mut node.said)
+    }
+
+    /// What a sidecar asked the arbiter since the last call; what else it said stays.
+    pub(crate) fn asked(&mut self, service: &str) -> Vec<Ask> {
+        let words = self.sidecar(service).take_control();
+        let node = self.node(service);
+        node.said.extend(words);
+        let (asks, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut node.said).into_iter().partition(|word| matches!(word, FromSidecar::Ask(_)));
+        node.said = others;
+        asks.into_iter()
+            .map(|word| match word {
+                FromSidecar::Ask(ask) => ask,
+                _ => unreachable!("only questions were taken"),
+            })
+            .collect()
+    }
+
+    /// The arbiter's answer to a question of a sidecar.
+    pub(crate) fn rule_on(&mut self, service: &str, ask: &Ask, number: u32, ruling: Ruling) {
+        let Ask { token, rule, execution, call, .. } = *ask;
+        self.tell(service, FromController::Ruled { token, rule, execution, call, number, ruling });
     }
 
     /// Let time pass at every sidecar.
@@ -439,9 +472,9 @@ impl Net {
         self.request(service, link, request)
     }
 
-    /// The application of `service` sends a request to `callee`.
+    /// The application of `service` sends a request to `callee`, any instance of it.
     pub(crate) fn go_out(&mut self, service: &str, callee: &str, request: Request) -> (Leg, Passage<Request>) {
-        let link = self.node(service).outbound[callee];
+        let link = self.node(service).outbound[service_of(callee)];
         self.request(service, link, request)
     }
 
@@ -565,6 +598,31 @@ impl Net {
             }
             Passage::Through(_) | Passage::Kept => {}
         }
+    }
+
+    /// The rest of a response whose head was written has arrived: whether it may go on.
+    pub(crate) fn response_ends(&mut self, leg: &Leg, head: &Response) -> Passage<Response> {
+        let mut passage = Passage::Kept;
+        self.at(leg, |points| {
+            let trailers = head.trailers.as_ref().map(fields);
+            passage = match points.response_end(leg.stream, &Tail { trailers, ..Tail::default() }) {
+                Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
+                    Passage::Through(finished(points, leg, head, Some(head.lines.clone())))
+                }
+                Verdict::Park => Passage::Kept,
+                Verdict::Act(act) => act_on(points, leg, act),
+            };
+        });
+        let kept = (passage == Passage::Kept).then(|| head.clone());
+        self.keep(leg, |state| state.response = kept);
+        self.dropped(leg, &passage);
+        self.settle(&leg.service);
+        passage
+    }
+
+    /// The next fault that is to act on a message that was let go is refused.
+    pub(crate) fn refuse_next(&mut self, why: Refusal) {
+        self.refuse_resumed = Some(why);
     }
 
     /// [`Net::response`]; what it lets go is refused.

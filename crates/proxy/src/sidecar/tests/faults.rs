@@ -577,7 +577,10 @@ fn what_this_sidecar_cannot_do_is_refused_at_arming() {
             ..Default::default()
         }),
     );
-    for (bad, says) in [(streamed, "Message(2)"), (foreign, "the sidecar of payment"), (smuggled, "\"x\"")] {
+    let nothing = at_caller(Speaks::Http, Phase::Request, Fault::Release);
+    for (bad, says) in
+        [(streamed, "Message(2)"), (foreign, "the sidecar of payment"), (smuggled, "\"x\""), (nothing, "has no `hold`")]
+    {
         let arm = aftershock_core::wire::Arm {
             rules: vec![bad],
             ..aftershock_core::wire::Arm::clean(aftershock_core::id::Token(5), Duration::from_secs(10))
