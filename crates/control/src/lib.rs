@@ -8,7 +8,6 @@ pub mod server;
 pub mod verdict;
 
 mod activity;
-mod arbiter;
 mod arming;
 mod collector;
 mod completion;

@@ -9,7 +9,6 @@ pub mod h1;
 pub mod h2;
 pub mod hpack;
 pub mod link;
-mod marks;
 pub mod run;
 pub mod sidecar;
 

@@ -8,7 +8,6 @@ mod files;
 mod generate;
 mod hostile;
 mod inject;
-mod interleaved;
 mod lab;
 mod quickstart;
 mod support;

@@ -6,7 +6,6 @@ mod http;
 mod sidecar;
 mod spans;
 
-mod arbitration;
 mod arming;
 mod input;
 mod lifecycle;

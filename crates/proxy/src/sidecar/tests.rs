@@ -1,6 +1,5 @@
 //! The brain in a network of brains, driven as the editors drive it.
 
-mod asking;
 mod association;
 mod faults;
 mod gaps;
@@ -8,3 +7,4 @@ mod hold;
 mod leases;
 mod monkey;
 mod random;
+mod streams;
