@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aftershock_core::event::{ApiRef, CountedEvent, Event, OutcomeFilter};
 use aftershock_core::id::CallId;
 use aftershock_core::name::{Api, Service, nearest};
-use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic, UnfitPoint};
+use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic};
 use aftershock_core::trace::Trace;
 use aftershock_generate::{GenerateError, validate};
 
@@ -76,19 +76,6 @@ pub(crate) enum Refusal {
         /// The registered ones.
         hint: String,
     },
-    /// More than one sidecar of the service would act.
-    #[error(
-        "faults[{fault}]: {count} sidecars of `{service}` are registered, where the fault would act; \
-         counting over several instances is not supported yet"
-    )]
-    SeveralInstances {
-        /// Which fault of the plan, from 0.
-        fault: usize,
-        /// The service.
-        service: Service,
-        /// How many there are.
-        count: usize,
-    },
     /// No clean trace of the scenario shows the target.
     #[error("faults[{fault}]: no clean trace of the scenario reaches `{api}`{hint}")]
     NeverReached {
@@ -144,27 +131,11 @@ pub(crate) enum Refusal {
         /// The nearest event.
         hint: String,
     },
-    /// `at` names a place where the fault cannot act.
-    #[error("faults[{fault}]: {why}")]
-    Point {
+    /// `at:`.
+    #[error("faults[{fault}]: faults inside a stream (`at`) are not supported yet")]
+    Stream {
         /// Which fault of the plan, from 0.
         fault: usize,
-        /// Why it cannot.
-        #[source]
-        why: UnfitPoint,
-    },
-    /// Without `at` the fault waits for the end of an answer that is a stream.
-    #[error(
-        "faults[{fault}]: in the clean traces an answer of `{api}` has {messages} messages, which cannot be kept back to \
-         their end: say `at: head`, `at: {{message: N}}` or `at: {{bytes: N}}`"
-    )]
-    Streams {
-        /// Which fault of the plan, from 0.
-        fault: usize,
-        /// Which Api.
-        api: Api,
-        /// How many it has.
-        messages: u64,
     },
     /// `post_effect` on a request.
     #[error("faults[{fault}]: `post_effect` asks for the outcome of a response, the phase is `request`")]
@@ -198,7 +169,6 @@ pub(crate) fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> R
     if instances.count.is_empty() {
         return Err(Refusal::NoSidecar);
     }
-    plan.check_points().map_err(|(fault, why)| Refusal::Point { fault, why })?;
     let map = Surroundings::new(plan, instances, traces);
     let mut rules = Vec::new();
     for (index, fault) in plan.faults.iter().enumerate() {
@@ -265,6 +235,9 @@ impl<'a> Surroundings<'a> {
 
     fn rule(&self, fault: usize, tfic: &Tfic) -> Result<Rule, Refusal> {
         let target = &tfic.target;
+        if target.at.is_some() {
+            return Err(Refusal::Stream { fault });
+        }
         if target.phase == Phase::Request && target.post_effect {
             return Err(Refusal::PostEffectOfRequest { fault });
         }
@@ -278,7 +251,6 @@ impl<'a> Surroundings<'a> {
         if let Some(caller) = &target.caller {
             self.check_service(fault, caller)?;
         }
-        self.check_stream(fault, target, &apis)?;
         let (side, service) = self.site(fault, target, &apis)?;
         match self.instances.count.get(&service) {
             None | Some(0) => {
@@ -286,8 +258,11 @@ impl<'a> Surroundings<'a> {
                 let hint = hint(service.as_str(), known);
                 Err(Refusal::NoSidecarOf { fault, service, hint })
             }
-            Some(1) => Ok(Rule { index: fault, service, side, apis, tfic: tfic.clone(), arbitrated: false }),
-            Some(count) => Err(Refusal::SeveralInstances { fault, service, count: *count }),
+            // Whose passes are numbered by an arbiter is fixed here, whoever comes or goes later (design §3.4).
+            Some(instances) => {
+                let arbitrated = *instances > 1;
+                Ok(Rule { index: fault, service, side, apis, tfic: tfic.clone(), arbitrated })
+            }
         }
     }
 
@@ -304,21 +279,6 @@ impl<'a> Surroundings<'a> {
             self.check_service(fault, &api.service)?;
         }
         Ok(apis)
-    }
-
-    /// A response that is kept back for its outcome has one message.
-    fn check_stream(&self, fault: usize, target: &Target, apis: &BTreeSet<Api>) -> Result<(), Refusal> {
-        if target.phase == Phase::Request || target.at.is_some() {
-            return Ok(());
-        }
-        let calls = self.traces.iter().flat_map(|trace| &trace.calls);
-        let meant = calls.filter(|call| {
-            apis.contains(&call.api) && (target.caller.is_none() || target.caller.as_ref() == call.caller.as_ref())
-        });
-        match meant.filter_map(|call| Some((call.spans().filter_map(|span| span.messages).max()?, &call.api))).max() {
-            Some((messages, api)) if messages > 1 => Err(Refusal::Streams { fault, api: api.clone(), messages }),
-            _ => Ok(()),
-        }
     }
 
     fn check_service(&self, fault: usize, service: &Service) -> Result<(), Refusal> {

@@ -93,7 +93,7 @@ impl Record<'_> {
             self.rules.iter().any(|rule| {
                 rule.index == injection.rule
                     && rule.tfic.target.phase == Phase::Request
-                    && !matches!(rule.tfic.fault, Fault::Delay(_))
+                    && !matches!(rule.tfic.fault, Fault::Delay(_) | Fault::Release)
             })
         });
         let refused = client.ending == Ending::UpstreamFailed && client.http_status.is_none();

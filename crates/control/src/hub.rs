@@ -11,11 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aftershock_core::hop::{HopKey, Keyring};
 use aftershock_core::id::{ObserverId, Token};
 use aftershock_core::otlp::{Answer, Decoded};
-use aftershock_core::wire::{FromController, FromSidecar, Hello, PROTOCOL};
+use aftershock_core::wire::{Ask, FromController, FromSidecar, Hello, PROTOCOL, Ruling};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::api::RoundId;
+use crate::arbiter::Release;
 use crate::collector::Collector;
 use crate::registry::{Outgoing, Registry};
 use crate::rounds::Live;
@@ -57,6 +58,20 @@ impl State {
     /// The live round with this token.
     pub(crate) fn by_token(&mut self, token: Token) -> Option<&mut Live> {
         self.rounds.values_mut().find(|live| live.token == token)
+    }
+
+    fn rule(&self, observer: ObserverId, ruled: FromController) {
+        if let Some(connected) = self.registry.get(observer) {
+            connected.send(ruled);
+        }
+    }
+
+    /// Tell held passes that they wait in vain.
+    fn release(&self, token: Token, rule: usize, released: Vec<Release>) {
+        for Release { observer, execution, call, number } in released {
+            let ruling = Ruling::Spent;
+            self.rule(observer, FromController::Ruled { token, rule, execution, call, number, ruling });
+        }
     }
 }
 
@@ -163,7 +178,21 @@ impl Hub {
                     connected.lost_of = lost_of;
                 }
                 FromSidecar::Flushed { .. } => {}
-                FromSidecar::Ask(_) | FromSidecar::GiveUp { .. } | FromSidecar::HandBack { .. } => {}
+                FromSidecar::Ask(ask) => {
+                    let answer = state.by_token(ask.token).and_then(|live| live.ask(observer, &ask));
+                    if let Some((number, ruling)) = answer {
+                        let Ask { token, rule, execution, call, .. } = ask;
+                        state.rule(observer, FromController::Ruled { token, rule, execution, call, number, ruling });
+                    }
+                }
+                FromSidecar::GiveUp { token, rule, execution, call } => {
+                    let released = state.by_token(token).map(|live| live.gave_up(observer, rule, execution, call));
+                    state.release(token, rule, released.unwrap_or_default());
+                }
+                FromSidecar::HandBack { token, rule, execution, call } => {
+                    let released = state.by_token(token).map(|live| live.handed_back(observer, rule, execution, call));
+                    state.release(token, rule, released.unwrap_or_default());
+                }
                 FromSidecar::Keyed { .. } => {}
                 FromSidecar::Armed { token } => with(state, token, |live| live.armed(observer, unassociated)),
                 FromSidecar::NotArmed { token, reason } => with(state, token, |live| live.not_armed(observer, reason)),
@@ -173,7 +202,8 @@ impl Hub {
                     with(state, token, |live| live.activity(observer, begun, open));
                 }
                 FromSidecar::Fired { token, rule, execution, call } => {
-                    with(state, token, |live| live.fired(observer, rule, execution, call));
+                    let released = state.by_token(token).map(|live| live.fired(observer, rule, execution, call));
+                    state.release(token, rule, released.unwrap_or_default());
                 }
             }
             true

@@ -8,6 +8,7 @@ pub mod server;
 pub mod verdict;
 
 mod activity;
+mod arbiter;
 mod arming;
 mod collector;
 mod completion;

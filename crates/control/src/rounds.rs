@@ -115,7 +115,7 @@ impl Hub {
             }
             let armament = resolve(&request.plan, &state.registry.instances(), &traces)?;
             state.collector.open(token);
-            let mut live = Live::new(token, request, armament, quiet);
+            let mut live = Live::new(token, request, armament, quiet, self.options.spans_per_round);
             for (observer, connected) in state.registry.iter() {
                 let service = connected.hello.service.clone();
                 let rules = live.armament.rules.iter().filter(|rule| rule.service == service).cloned().collect();

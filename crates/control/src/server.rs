@@ -73,7 +73,7 @@ impl Default for Options {
             runner_lease: RUNNER_LEASE,
             acknowledge_within: Duration::from_secs(2),
             max_parked: 64,
-            spans_per_round: 100_000,
+            spans_per_round: 250_000,
         }
     }
 }

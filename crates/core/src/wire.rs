@@ -183,7 +183,8 @@ pub enum Ruling {
     /// Its number fits; it was not ready, or these atoms on the target's own event do not hold yet, by their position in
     /// the guard. A held pass may ask again.
     NotYet(Vec<usize>),
-    /// The shot is reserved or spent, or the rule has ended in this execution or round.
+    /// The shot is reserved or spent, or the rule has ended in this execution or round. It may be said unasked to a pass
+    /// that was told to wait: then that goes on at once.
     Spent,
 }
 
@@ -208,7 +209,7 @@ pub struct OpenCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OpenState {
-    /// It runs.
+    /// It runs, or asks the arbiter: that is over soon.
     Running,
     /// A `hold` or a `delay` keeps a message of it.
     Parked,
@@ -268,7 +269,8 @@ pub enum FromController {
     Registry(Registry),
     /// Make a round live here, with its rules, until the lease ends.
     Arm(Arm),
-    /// The answer to [`FromSidecar::Ask`].
+    /// The answer to [`FromSidecar::Ask`]. Also said unasked, as [`Ruling::Spent`], of a held pass that was told to wait,
+    /// once the rule has ended in its execution or the round's shots are spent.
     Ruled {
         /// Which round.
         token: Token,

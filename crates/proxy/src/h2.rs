@@ -155,6 +155,9 @@ pub struct Link {
     kept_up: usize,
     kept_down: usize,
     drains: VecDeque<Drain>,
+    /// Streams that the application gave up while the upstream was answering: the upstream's identifiers and the
+    /// application's.
+    abandoned: VecDeque<(u32, u32)>,
     /// PRIORITY_UPDATEs for streams the upstream does not know yet.
     priorities: VecDeque<(u32, Bytes)>,
     /// The largest identifier the application used.
@@ -203,6 +206,7 @@ impl Link {
             kept_up: 0,
             kept_down: 0,
             drains: VecDeque::new(),
+            abandoned: VecDeque::new(),
             priorities: VecDeque::new(),
             last_app: 0,
             up_open: 0,

@@ -9,6 +9,7 @@ pub mod h1;
 pub mod h2;
 pub mod hpack;
 pub mod link;
+mod marks;
 pub mod run;
 pub mod sidecar;
 

@@ -13,10 +13,11 @@
 //!   of the process, parked messages go on and dropped ones are closed.
 //! * A rule fires at most once in an execution and at most `max_injections` times in a round.
 //! * Each module hides one decision: `association` whose call it is, `identity` what is made of that, `execution` what
-//!   is kept of it, `rules` when a rule fires, `rounds` how long, `points` in which order, `parking` what waits,
-//!   `streams` how a response is followed, `late` what comes after its end, `record` what is told.
+//!   is kept of it, `rules` when a rule fires, `rounds` how long, `points` in which order, `parking` what waits, `asking`
+//!   what an arbiter decides, `record` what is told.
 
 mod activity;
+mod asking;
 mod association;
 mod call;
 mod counters;
@@ -24,14 +25,12 @@ mod execution;
 mod fault;
 mod header;
 mod identity;
-mod late;
 mod parking;
 mod peers;
 mod points;
 mod record;
 mod rounds;
 mod rules;
-mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -55,7 +54,6 @@ use association::Calls;
 use call::{Exchange, ExchangeId, Stage};
 use counters::Counters;
 use execution::{Executions, Key};
-use late::DepartedCalls;
 use peers::Callee;
 use rounds::{Round, Rounds};
 
@@ -84,7 +82,6 @@ pub struct Sidecar {
     rounds: Rounds,
     executions: Executions,
     calls: Calls,
-    departed: DepartedCalls,
     links: BTreeMap<LinkId, Link>,
     last_link: u64,
     /// The next address of each outbound listener.
@@ -93,10 +90,13 @@ pub struct Sidecar {
     /// Deadlines of parked messages, with a number that keeps equal ones apart. An entry that no longer fits is ignored.
     timers: BTreeMap<(Instant, u64), ExchangeId>,
     last_timer: u64,
-    /// Executions with messages held for a guard, and the version of their evidence that was judged last.
+    /// Executions with messages that wait for a guard or the arbiter, and the version of their evidence that was judged
+    /// last.
     holding: BTreeMap<Key, u64>,
-    /// A rule ended: what is held for it may go on although no evidence grew.
-    stirred: bool,
+    /// Executions in which something was decided: what waits there may go on, or ask, although no evidence grew.
+    stirred: BTreeSet<Key>,
+    /// Open calls about which the arbiter was asked.
+    asking: BTreeMap<(Token, CallId), ExchangeId>,
     /// An editor was told to act and has not refused yet.
     acting: Option<ExchangeId>,
     /// Acts handed out with [`Decider::resumes`], until the editor had its chance to refuse.
@@ -126,7 +126,6 @@ impl Sidecar {
         Sidecar {
             callees: peers::callees(&config, &Registry::default()),
             calls: Calls::new(config.linger),
-            departed: DepartedCalls::new(config.linger),
             turns: vec![0; config.outbound.len()],
             config,
             observer,
@@ -141,7 +140,8 @@ impl Sidecar {
             timers: BTreeMap::new(),
             last_timer: 0,
             holding: BTreeMap::new(),
-            stirred: false,
+            stirred: BTreeSet::new(),
+            asking: BTreeMap::new(),
             acting: None,
             resuming: BTreeSet::new(),
             ready: Vec::new(),
@@ -209,7 +209,10 @@ impl Sidecar {
                 self.outbox.push(FromSidecar::Keyed { keys: keys.0.iter().map(|key| key.id).collect() });
                 self.keys = keys;
             }
-            FromController::Ruled { .. } | FromController::Flush { .. } | FromController::Refused { .. } => {}
+            FromController::Ruled { token, rule, execution, call, number, ruling } => {
+                self.ruled(Key { token, execution }, rule, call, number, ruling);
+            }
+            FromController::Flush { .. } | FromController::Refused { .. } => {}
         }
     }
 
@@ -221,7 +224,7 @@ impl Sidecar {
             _ if token.is_zero() => Some("a round's token is not zero".to_owned()),
             _ if self.keys.current().is_none() => Some("this sidecar has no keys".to_owned()),
             Some(rule) => Some(format!("rule {} is for the sidecar of {}", rule.index, rule.service)),
-            None => fault::refusal(&arm),
+            None => arm.rules.iter().find_map(fault::refusal),
         };
         if let Some(reason) = reason {
             self.outbox.push(FromSidecar::NotArmed { token, reason });
@@ -251,7 +254,6 @@ impl Sidecar {
         }
         self.expire_parked(now);
         self.calls.expire(now);
-        self.departed.expire(now);
     }
 
     /// When [`Sidecar::on_time`] is to be called next, if nothing else happens.
@@ -353,7 +355,7 @@ impl Sidecar {
 
     fn set_stage(&mut self, id: ExchangeId, stage: Stage) {
         let Some(call) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut()) else { return };
-        let (was, is) = (call.stage.is_parked(), stage.is_parked());
+        let (was, is) = (call.stage.takes_place(), stage.takes_place());
         let told = call.stage.open_state() != stage.open_state();
         call.stage = stage;
         let token = call.token();
@@ -389,7 +391,6 @@ impl Decider for Sidecar {
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
         self.now = Some(now);
         self.calls.expire(now);
-        self.departed.expire(now);
         call(&mut points::Points { sidecar: self, link, now });
         self.confirm_acts(link);
     }
@@ -402,7 +403,6 @@ impl Decider for Sidecar {
                 self.close(id, crate::exchange::Closed::ByApplication, now);
             }
         }
-        self.departed.gone(link);
         self.links.remove(&link);
     }
 

@@ -8,6 +8,7 @@ mod files;
 mod generate;
 mod hostile;
 mod inject;
+mod interleaved;
 mod lab;
 mod quickstart;
 mod support;

@@ -256,7 +256,7 @@ pub(crate) fn serve(url: &str, folder: &Path) -> Running {
 pub(crate) fn ask(address: &str, method: &str, path: &str, lines: &str, body: &str) -> (String, String) {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let length = body.len();
     write!(
         stream,

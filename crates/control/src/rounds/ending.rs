@@ -61,6 +61,9 @@ impl Hub {
     /// Remove the rules; the token stays live. Returns who did not confirm.
     async fn disarm(&self, id: RoundId) -> BTreeSet<Service> {
         self.change(|state| {
+            if let Some(live) = state.rounds.get_mut(&id) {
+                live.arbiter.close();
+            }
             state.tell(id, |token| FromController::Disarm { token });
             // Whoever was never armed has nothing to confirm.
             state.watch(id);
@@ -177,6 +180,9 @@ fn gather(state: &State, live: &Live, unconfirmed: &BTreeSet<Service>, silent: &
     if let Some(dropped) = collected.map(|gathered| gathered.dropped).filter(|dropped| *dropped > 0) {
         missing.push(format!("the collector dropped {dropped} span(s) beyond the limit of one round"));
     }
+    if live.arbiter.has_overflowed() {
+        missing.push(format!("the log of the arbiter ends after {} acts", live.arbiter.log().len()));
+    }
     // Which executions these concern nobody knows: no execution of the round is complete.
     if !missing.is_empty() {
         let all = missing.join("; ");
@@ -217,7 +223,7 @@ fn judged(live: &Live, gathered: Gathered) -> Finished {
         traces: &gathered.traces,
         fired: &live.fired,
         failures: &live.failures,
-        arbiter: &[],
+        arbiter: live.arbiter.log(),
         incomplete: &gathered.incomplete,
         missing: &gathered.missing,
     };
@@ -225,5 +231,5 @@ fn judged(live: &Live, gathered: Gathered) -> Finished {
     let verdict = of_round(&facts, &faults);
     let reasons = live.failures.iter().map(ToString::to_string).chain(gathered.missing).collect();
     let Gathered { traces, incomplete, unassociated, .. } = gathered;
-    Finished { verdict, faults, reasons, traces, incomplete, unassociated, arbiter: Vec::new() }
+    Finished { verdict, faults, reasons, traces, incomplete, unassociated, arbiter: live.arbiter.log().to_vec() }
 }

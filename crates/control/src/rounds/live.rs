@@ -6,11 +6,12 @@ use std::time::Duration;
 use aftershock_core::duration::Interval;
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::name::{Api, Service};
-use aftershock_core::wire::{FromController, OpenCall};
+use aftershock_core::wire::{Ask, FromController, OpenCall, Ruling};
 use tokio::time::Instant;
 
 use crate::activity::Seen;
 use crate::api::{LiveRound, RoundId, StartRound};
+use crate::arbiter::{Arbiter, Release};
 use crate::arming::Armament;
 use crate::hub::State;
 use crate::verdict::{Failure, Fired};
@@ -42,6 +43,8 @@ pub(crate) struct Live {
     /// Goes up with everything that may complete it.
     pub(crate) revision: u64,
     pub(super) fired: Vec<Fired>,
+    /// Numbers passes and grants shots where a rule acts at several instances.
+    pub(super) arbiter: Arbiter,
     pub(super) failures: Vec<Failure>,
     /// When the runner was last heard of.
     pub(super) heard: Instant,
@@ -95,8 +98,10 @@ impl Participant {
 }
 
 impl Live {
-    pub(super) fn new(token: Token, request: StartRound, armament: Armament, quiet: Duration) -> Self {
+    /// A round that keeps at most `record` spans, and acts of its arbiter.
+    pub(super) fn new(token: Token, request: StartRound, armament: Armament, quiet: Duration, record: usize) -> Self {
         let now = Instant::now();
+        let arbiter = Arbiter::new(&request.plan, &armament.rules, record);
         Live {
             token,
             request,
@@ -107,6 +112,7 @@ impl Live {
             last_change: now,
             revision: 0,
             fired: Vec::new(),
+            arbiter,
             failures: Vec::new(),
             heard: now,
             requests: 0,
@@ -175,11 +181,56 @@ impl Live {
         }
     }
 
-    pub(crate) fn fired(&mut self, observer: ObserverId, rule: usize, execution: ExecutionId, call: CallId) {
+    /// A pass wants its number, and the shot. Nobody answers for a sidecar without the rule: not for a late one, and not
+    /// for one whose connection ended since it was armed, whose passes of before may have gone unheard.
+    pub(crate) fn ask(&mut self, observer: ObserverId, ask: &Ask) -> Option<(u32, Ruling)> {
+        let service = &self.participants.get(&observer).filter(|participant| participant.is_present())?.service;
+        let acts_there = self.armament.rules.iter().any(|rule| rule.index == ask.rule && rule.service == *service);
+        if acts_there { self.arbiter.ask(observer, ask) } else { None }
+    }
+
+    /// Returns the held passes that are to be told that they wait in vain.
+    pub(crate) fn fired(
+        &mut self,
+        observer: ObserverId,
+        rule: usize,
+        execution: ExecutionId,
+        call: CallId,
+    ) -> Vec<Release> {
         let fired = Fired { rule, execution, call, observer };
-        if self.participants.contains_key(&observer) && !self.fired.contains(&fired) {
-            self.fired.push(fired);
+        if !self.participants.contains_key(&observer) || self.fired.contains(&fired) {
+            return Vec::new();
         }
+        self.fired.push(fired);
+        self.arbiter.fired(rule, execution, (observer, call))
+    }
+
+    /// As [`Live::fired`].
+    pub(crate) fn gave_up(
+        &mut self,
+        observer: ObserverId,
+        rule: usize,
+        execution: ExecutionId,
+        call: CallId,
+    ) -> Vec<Release> {
+        if !self.participants.contains_key(&observer) {
+            return Vec::new();
+        }
+        self.arbiter.give_up(rule, execution, (observer, call))
+    }
+
+    /// As [`Live::fired`].
+    pub(crate) fn handed_back(
+        &mut self,
+        observer: ObserverId,
+        rule: usize,
+        execution: ExecutionId,
+        call: CallId,
+    ) -> Vec<Release> {
+        if !self.participants.contains_key(&observer) {
+            return Vec::new();
+        }
+        self.arbiter.hand_back(rule, execution, (observer, call))
     }
 
     // ---- how it stands ---------------------------------------------------------------------------------------------

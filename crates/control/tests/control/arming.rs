@@ -89,7 +89,7 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
         "no sidecar is registered"
     );
     let mut checkout = Sidecar::connect(api, "checkout", 1).await;
-    let mut payment = Sidecar::connect(api, "payment", 2).await;
+    let _payment = Sidecar::connect(api, "payment", 2).await;
     let unknown: Plan = serde_json::from_value(serde_json::json!({"faults": [{
         "target": {"api": "paymnet shop.Payment/Charge", "k": 1, "phase": "response"}, "fault": "drop"}]}))
     .unwrap();
@@ -97,19 +97,11 @@ async fn what_cannot_work_is_refused_before_anything_is_sent() {
         api.post("/v1/rounds", &start_of("checkout", unknown)).await.error(422),
         "faults[0]: unknown service `paymnet`; did you mean `payment`?"
     );
-    let second = Sidecar::connect(api, "checkout", 3).await;
-    assert_eq!(
-        api.post("/v1/rounds", &start_of("checkout", lost_charge())).await.error(422),
-        "faults[0]: 2 sidecars of `checkout` are registered, where the fault would act; counting over \
-         several instances is not supported yet"
-    );
     for name in ["", &"x".repeat(513)] {
         let error = api.post("/v1/rounds", &start_of(name, Plan::default())).await.error(422);
         assert!(error.starts_with("expected a scenario of 1 to 512 bytes, found "), "{error}");
     }
     // A round that is armed comes after whatever was sent before.
-    second.dies().await;
-    while payment.hears_registry().await.addresses.len() != 2 {}
     let round = started(api, lost_charge()).await;
     assert_eq!(checkout.hears_arm().await.token, round.token, "the first arming is that of the valid plan");
     let rounds: Vec<RoundSummary> = api.get("/v1/rounds").await.ok();

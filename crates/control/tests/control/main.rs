@@ -6,6 +6,7 @@ mod http;
 mod sidecar;
 mod spans;
 
+mod arbitration;
 mod arming;
 mod input;
 mod lifecycle;

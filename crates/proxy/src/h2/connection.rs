@@ -270,6 +270,16 @@ impl Link {
         }
     }
 
+    /// A fault resets the application's connection, behind what was written. The upstream gets an orderly end.
+    pub(super) fn reset_connection(&mut self, decide: &mut dyn Interceptor) {
+        self.finish_all(Closed::ByFault, decide);
+        self.out.app = Fate::Reset;
+        if self.upstream_gone.is_none() {
+            self.out.upstream = Fate::Linger;
+        }
+        self.over = true;
+    }
+
     /// In the order in which they were opened, so that the same input gives the same calls.
     fn ids_of_streams(&self) -> Vec<u32> {
         let mut ids: Vec<u32> = self.streams.keys().copied().collect();

@@ -11,6 +11,9 @@ use crate::hpack::{HeaderList, Indexing};
 
 /// Responses that are drained at once; the oldest is cancelled for one more.
 const DRAINS: usize = 256;
+/// Streams given up by the application of which an answer may still come that are remembered; the oldest is forgotten for
+/// one more.
+const ABANDONED: usize = 256;
 
 impl Link {
     /// Write a header block as it is.
@@ -89,32 +92,46 @@ impl Link {
         self.put_edited(way, (id, wire), list, &edits, end, decide);
     }
 
-    /// Write the trailers of a response, stamped now.
-    pub(super) fn put_trailers(&mut self, id: u32, list: &HeaderList, decide: &mut dyn Interceptor) {
-        let edits = self.stamp_end(id, decide);
-        self.put_edited(Way::Down, (id, id), list, &edits, true, decide);
+    /// Write the trailers of a message, stamped now.
+    pub(super) fn put_trailers(
+        &mut self,
+        way: Way,
+        (id, wire): (u32, u32),
+        list: &HeaderList,
+        decide: &mut dyn Interceptor,
+    ) {
+        let edits = self.stamp_end(way, id, decide);
+        self.put_edited(way, (id, wire), list, &edits, true, decide);
     }
 
-    /// The edits of a response's end. A CONNECT has none: its only event frames are its heads.
-    fn stamp_end(&mut self, id: u32, decide: &mut dyn Interceptor) -> Edits {
+    /// The edits of a message's end. A CONNECT has none: its only event frames are its heads.
+    fn stamp_end(&mut self, way: Way, id: u32, decide: &mut dyn Interceptor) -> Edits {
         if self.streams.get(&id).is_some_and(|stream| stream.connect) {
             return Edits::new();
         }
-        decide.stamp(StreamId(id.into()), Stamped::ResponseEnd)
+        decide.stamp(StreamId(id.into()), if way == Way::Up { Stamped::RequestEnd } else { Stamped::ResponseEnd })
     }
 
-    /// Write the last DATA of a response, stamped now: END_STREAM moves to a trailer block if there is something to add.
+    /// Write the last DATA of a message, stamped now: END_STREAM moves to a trailer block if there is something to add.
     /// `flags` and `payload` as received.
-    pub(super) fn put_last_data(&mut self, id: u32, flags: u8, payload: &[u8], decide: &mut dyn Interceptor) {
-        let mut edits = self.stamp_end(id, decide);
+    pub(super) fn put_last_data(
+        &mut self,
+        way: Way,
+        (id, wire): (u32, u32),
+        flags: u8,
+        payload: &[u8],
+        decide: &mut dyn Interceptor,
+    ) {
+        let mut edits = self.stamp_end(way, id, decide);
         edits.retain(|edit| matches!(edit, Edit::Set(..)));
-        if edits.is_empty() || self.streams.get(&id).is_none_or(|stream| stream.bare) {
-            return frame::put(self.sink(Way::Down), kind::DATA, flags | flag::END_STREAM, id, payload);
+        let bare = way == Way::Down && self.streams.get(&id).is_none_or(|stream| stream.bare);
+        if edits.is_empty() || bare {
+            return frame::put(self.sink(way), kind::DATA, flags | flag::END_STREAM, wire, payload);
         }
         if !payload.is_empty() {
-            frame::put(self.sink(Way::Down), kind::DATA, flags & !flag::END_STREAM, id, payload);
+            frame::put(self.sink(way), kind::DATA, flags & !flag::END_STREAM, wire, payload);
         }
-        self.put_edited(Way::Down, (id, id), &HeaderList::default(), &edits, true, decide);
+        self.put_edited(way, (id, wire), &HeaderList::default(), &edits, true, decide);
     }
 
     /// Keep a part of a stream.
@@ -278,15 +295,30 @@ impl Link {
         if stream.is_blocked(way) {
             return false;
         }
+        if way == Way::Down
+            && let Some(moved) = self.come_to(id, decide)
+        {
+            return moved;
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return false };
         let wire = if way == Way::Up { stream.upstream } else { id };
         let room = room.min(stream.account(way).room).max(0) as usize;
-        if let Some(Part::Data { octets, .. }) = stream.queue(way).front() {
-            let (len, fitting) = (octets.len(), octets.len().min(room).min(PIECE));
+        let (front, cursor) = match way {
+            Way::Up => (stream.up_queue.front(), None),
+            Way::Down => (stream.down_queue.front(), stream.cursor.as_ref()),
+        };
+        if let Some(Part::Data { octets, .. }) = front {
+            let len = octets.len();
+            let free = cursor.map_or(len, |cursor| cursor.free(octets));
+            let fitting = free.min(room).min(PIECE);
             if fitting < len {
                 if fitting == 0 {
                     return false;
                 }
                 let piece = stream.queue(way).cut(fitting);
+                if way == Way::Down {
+                    stream.left(&piece);
+                }
                 self.released(way, fitting);
                 frame::put(self.sink(way), kind::DATA, 0, wire, &piece);
                 self.spent(way, id, fitting);
@@ -297,8 +329,13 @@ impl Link {
         match part {
             Part::Data { octets, end, made } => {
                 self.spent(way, id, octets.len());
-                if end && way == Way::Down && !made {
-                    self.put_last_data(id, 0, &octets, decide);
+                if way == Way::Down
+                    && let Some(stream) = self.streams.get_mut(&id)
+                {
+                    stream.left(&octets);
+                }
+                if end && !made {
+                    self.put_last_data(way, (id, wire), 0, &octets, decide);
                 } else {
                     frame::put(self.sink(way), kind::DATA, u8::from(end), wire, &octets);
                 }
@@ -315,13 +352,12 @@ impl Link {
                     self.complete(id, decide);
                 }
             }
-            Part::Trailers { list } if way == Way::Up => {
-                self.put_list(way, wire, &list, true);
-                self.request_is_sent(id, decide);
-            }
             Part::Trailers { list } => {
-                self.put_trailers(id, &list, decide);
-                self.complete(id, decide);
+                self.put_trailers(way, (id, wire), &list, decide);
+                match way {
+                    Way::Up => self.request_is_sent(id, decide),
+                    Way::Down => self.complete(id, decide),
+                }
             }
             Part::Made { list, end } => {
                 self.put_list(way, wire, &list, end);
@@ -334,10 +370,9 @@ impl Link {
                 frame::put_reset(self.sink(Way::Down), id, code);
                 self.finish(id, Closed::ByUpstream, decide);
             }
-            Part::Fault { code } => {
+            Part::Fault { code, connection } => {
                 self.detach(id);
-                frame::put_reset(self.sink(Way::Down), id, code);
-                self.finish(id, Closed::ByFault, decide);
+                self.reset(id, code, connection, decide);
             }
             Part::Cut => self.finish(id, Closed::ByUpstream, decide),
         }
@@ -437,6 +472,12 @@ impl Link {
             self.priorities.retain(|(waiting, _)| *waiting != id);
         }
         let how = if stream.response == Response::Done { Closed::Complete } else { how };
+        if how == Closed::ByApplication && stream.upstream != 0 && !stream.up_ended {
+            if self.abandoned.len() == ABANDONED {
+                self.abandoned.pop_front();
+            }
+            self.abandoned.push_back((stream.upstream, id));
+        }
         if how == Closed::Complete {
             self.unseen = super::CONTROL_BUDGET;
         }

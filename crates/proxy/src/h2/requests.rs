@@ -7,7 +7,7 @@ use super::frame::{self, Frame, Violation, code, flag, kind};
 use super::head;
 use super::stream::{Part, Queue, Request, Response, Stream, Way};
 use super::{Link, STREAM_LIMIT, Step};
-use crate::exchange::{Closed, Interceptor, StreamId, Verdict};
+use crate::exchange::{Closed, Fields, Interceptor, StreamId, Verdict};
 use crate::hpack::HeaderList;
 
 impl Link {
@@ -42,15 +42,16 @@ impl Link {
             self.stream_error(Way::Up, id, code::STREAM_CLOSED, decide);
             return Ok(());
         }
-        if !end || head::trailers(list).is_err() {
+        let Some(fields) = head::trailers(list).ok().filter(|_| end) else {
             self.stream_error(Way::Up, id, code::PROTOCOL_ERROR, decide);
             return Ok(());
-        }
+        };
         stream.app_ended = true;
-        match stream.request {
-            Request::Open if stream.up_queue.is_empty() => {
-                let upstream = stream.upstream;
-                self.put_list(Way::Up, upstream, list, true);
+        let (request, upstream, queued) = (stream.request, stream.upstream, !stream.up_queue.is_empty());
+        self.request_ends(id, Some(&fields), decide);
+        match request {
+            Request::Open if !queued => {
+                self.put_trailers(Way::Up, (id, upstream), list, decide);
                 self.request_is_sent(id, decide);
             }
             Request::Open | Request::Parked => {
@@ -86,6 +87,8 @@ impl Link {
             request_sent: false,
             up_ended: false,
             judged: false,
+            messages: None,
+            cursor: None,
             head_only,
             connect,
             bare: connect || head_only,
@@ -156,11 +159,16 @@ impl Link {
             self.app.spend()?;
         }
         let data = frame.unpadded()?;
+        if end {
+            self.request_ends(id, None, decide);
+        }
         if request == Request::Open && frame.stripped == 0 && self.fits(Way::Up, id, octets) {
             self.spent(Way::Up, id, octets);
-            frame::put(&mut self.out.to_upstream, kind::DATA, frame.flags, upstream, frame.payload);
             if end {
+                self.put_last_data(Way::Up, (id, upstream), frame.flags, frame.payload, decide);
                 self.request_is_sent(id, decide);
+            } else {
+                frame::put(&mut self.out.to_upstream, kind::DATA, frame.flags, upstream, frame.payload);
             }
             return Ok(());
         }
@@ -177,6 +185,14 @@ impl Link {
             }
         }
         Ok(())
+    }
+
+    /// A request that did not end with its head has arrived to its end. A tunnel has no end of that kind, and of one that
+    /// a fault replaced nobody is told.
+    fn request_ends(&mut self, id: u32, trailers: Option<&Fields<'_>>, decide: &mut dyn Interceptor) {
+        if self.streams.get(&id).is_some_and(|stream| !stream.connect && stream.request != Request::Discarded) {
+            decide.request_end(StreamId(id.into()), trailers);
+        }
     }
 
     /// The application has sent all of a request that nobody takes any more.

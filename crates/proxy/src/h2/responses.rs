@@ -4,8 +4,9 @@ use super::frame::{self, Frame, Violation, code, flag, kind};
 use super::head;
 use super::stream::{Part, Request, Response, Way};
 use super::{DRAIN_LIMIT, Link, Step};
-use crate::exchange::{Interceptor, Refusal, StreamId, Tail, Verdict};
+use crate::exchange::{Interceptor, Mark, StreamId, Tail, Verdict};
 use crate::hpack::HeaderList;
+use crate::marks::{Cursor, Messages, is_grpc};
 
 /// The last part of a response as it arrived.
 #[derive(Clone, Copy)]
@@ -32,6 +33,7 @@ impl Link {
     ) -> Step {
         self.upstream.budget = super::CONTROL_BUDGET.max(self.upstream.budget);
         let Some(id) = self.upstream_stream(upstream)? else {
+            self.late(upstream, end, list, decide);
             self.drain(upstream, 0, end);
             return Ok(());
         };
@@ -54,6 +56,19 @@ impl Link {
         Ok(())
     }
 
+    /// A header block of a stream that the application gave up: its fields are still true. Told once.
+    fn late(&mut self, upstream: u32, end: bool, list: &HeaderList, decide: &mut dyn Interceptor) {
+        let Some(at) = self.abandoned.iter().position(|(id, _)| *id == upstream) else { return };
+        let fields = match head::response(list, end) {
+            Ok(head) if head.status < 200 => return,
+            Ok(head) => Some(head.fields),
+            Err(_) => head::trailers(list).ok(),
+        };
+        if let (Some((_, id)), Some(fields)) = (self.abandoned.remove(at), fields) {
+            decide.late(StreamId(id.into()), &fields);
+        }
+    }
+
     fn response_head(&mut self, id: u32, end: bool, list: &HeaderList, decide: &mut dyn Interceptor) -> Step {
         let head = match head::response(list, end) {
             Ok(head) if head.status >= 200 => head,
@@ -69,10 +84,14 @@ impl Link {
         };
         let bare = matches!(head.status, 204 | 304);
         let verdict = decide.response(StreamId(id.into()), &head);
+        let grpc = matches!(verdict, Verdict::Withhold { .. } | Verdict::Watch(_)) && is_grpc(&head.fields);
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
         stream.bare |= bare;
         stream.up_ended = end;
         let tunnel = stream.connect && (200..300).contains(&head.status);
+        if grpc && !end && !tunnel {
+            stream.messages = Some(Messages::default());
+        }
         self.close_upstream_half(id);
         let kept = |list: &HeaderList| Part::Head { list: Box::new(list.clone()), end };
         match verdict {
@@ -87,6 +106,11 @@ impl Link {
             }
             Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
                 self.set_response(id, Response::Passing);
+                if let Verdict::Watch(marks) = verdict
+                    && let Some(stream) = self.streams.get_mut(&id).filter(|_| !end && !tunnel)
+                {
+                    stream.cursor = Cursor::new(marks, grpc).map(Box::new);
+                }
                 self.put_head(Way::Down, (id, id), list, end, decide);
                 if end {
                     self.complete(id, decide);
@@ -126,28 +150,45 @@ impl Link {
         if !stream.down.receive(octets) && settled && octets > 0 {
             return Err(Violation::new(code::FLOW_CONTROL_ERROR, "a stream's window is overrun"));
         }
-        let response = stream.response;
         if octets == 0 && !end {
             self.upstream.spend()?;
         }
-        if let Response::Dropped { drained } = response {
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        if let Some(messages) = &mut stream.messages {
+            messages.pass(data);
+        }
+        if let Response::Withheld { limit } = stream.response
+            && let Some(why) = stream.overflows(data.len(), limit)
+        {
+            decide.refused(StreamId(id.into()), why);
+            self.set_response(id, Response::Passing);
+            self.flush(Way::Down, id, decide);
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        if let Response::Dropped { drained } = stream.response {
             self.drop_data(id, drained + octets, end);
         } else if end {
             self.response_ends(id, End::Data { frame, data }, decide);
-        } else if response == Response::Passing && frame.stripped == 0 && self.fits(Way::Down, id, octets) {
+        } else if stream.response == Response::Passing
+            && frame.stripped == 0
+            && !stream.has_mark_in(data)
+            && self.fits(Way::Down, id, octets)
+        {
             self.spent(Way::Down, id, octets);
+            self.left(id, data);
             frame::put(&mut self.out.to_app, kind::DATA, frame.flags, id, frame.payload);
         } else {
             self.keep_data(Way::Down, id, data, false);
-            if let Response::Withheld { limit } = response
-                && self.streams.get(&id).is_some_and(|stream| stream.down_queue.data() > limit)
-            {
-                decide.refused(StreamId(id.into()), Refusal::Size);
-                self.set_response(id, Response::Passing);
-            }
             self.flush(Way::Down, id, decide);
         }
         Ok(())
+    }
+
+    /// Body octets of a response have left that were never kept.
+    fn left(&mut self, id: u32, content: &[u8]) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.left(content);
+        }
     }
 
     /// Octets of a response that the application is not to get.
@@ -174,18 +215,17 @@ impl Link {
     fn response_ends(&mut self, id: u32, end: End<'_>, decide: &mut dyn Interceptor) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.up_ended = true;
-        let parked = stream.response == Response::Parked;
+        let last = if let End::Data { data, .. } = end { data } else { &[] };
+        let behind_marks = stream.cursor.is_some() && (!stream.down_queue.is_empty() || stream.has_mark_in(last));
+        let parked = matches!(stream.response, Response::Parked | Response::AtMark);
         let whole = matches!(stream.response, Response::Withheld { .. });
         self.close_upstream_half(id);
-        if parked {
-            // Judged when its head has been released.
-            return self.keep_end(id, end);
+        if parked || behind_marks {
+            // Judged when what is before it has been released.
+            self.keep_end(id, end);
+            return self.flush(Way::Down, id, decide);
         }
-        let trailers = match end {
-            End::Trailers(list) => head::trailers(list).ok(),
-            End::Data { .. } => None,
-        };
-        match self.judge(id, trailers, decide) {
+        match self.judge(id, end, whole, decide) {
             Verdict::Park => {
                 self.set_response(id, Response::EndParked { whole });
                 self.keep_end(id, end);
@@ -200,16 +240,15 @@ impl Link {
         }
     }
 
-    fn judge(
-        &mut self,
-        id: u32,
-        trailers: Option<crate::exchange::Fields<'_>>,
-        decide: &mut dyn Interceptor,
-    ) -> Verdict {
-        if let Some(stream) = self.streams.get_mut(&id) {
-            stream.judged = true;
-        }
-        decide.response_end(StreamId(id.into()), &Tail { trailers, ..Tail::default() })
+    /// `whole`: all that came before the end is kept.
+    fn judge(&mut self, id: u32, end: End<'_>, whole: bool, decide: &mut dyn Interceptor) -> Verdict {
+        let Some(stream) = self.streams.get_mut(&id) else { return Verdict::Pass };
+        stream.judged = true;
+        let messages = stream.messages.map(|messages| messages.begun());
+        let last = if let End::Data { data, .. } = end { data } else { &[] };
+        let body = whole.then(|| stream.down_queue.content(last));
+        let trailers = if let End::Trailers(list) = end { head::trailers(list).ok() } else { None };
+        decide.response_end(StreamId(id.into()), &Tail { trailers, body: body.as_deref(), messages })
     }
 
     fn keep_end(&mut self, id: u32, end: End<'_>) {
@@ -225,12 +264,12 @@ impl Link {
         if self.streams.get(&id).is_some_and(|stream| stream.response == Response::Passing) {
             match end {
                 End::Trailers(list) if self.fits(Way::Down, id, 0) => {
-                    self.put_trailers(id, list, decide);
+                    self.put_trailers(Way::Down, (id, id), list, decide);
                     return self.complete(id, decide);
                 }
                 End::Data { frame, .. } if frame.stripped == 0 && self.fits(Way::Down, id, frame.payload.len()) => {
                     self.spent(Way::Down, id, frame.payload.len());
-                    self.put_last_data(id, frame.flags, frame.payload, decide);
+                    self.put_last_data(Way::Down, (id, id), frame.flags, frame.payload, decide);
                     return self.complete(id, decide);
                 }
                 _ => {}
@@ -252,25 +291,60 @@ impl Link {
                 self.complete(id, decide);
             }
         }
-        self.judge_kept(id, decide);
         self.flush(Way::Down, id, decide);
     }
 
-    /// The end of a response that arrived while its head was parked.
-    fn judge_kept(&mut self, id: u32, decide: &mut dyn Interceptor) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.judged {
-            return;
+    /// The next part of a response is about to leave: calls that come before it. `None` if there is nothing to call;
+    /// otherwise whether anything moved.
+    pub(super) fn come_to(&mut self, id: u32, decide: &mut dyn Interceptor) -> Option<bool> {
+        let stream = self.streams.get_mut(&id)?;
+        let front = stream.down_queue.front()?;
+        if let (Some(cursor), Part::Data { octets, made: false, .. }) = (&mut stream.cursor, front)
+            && !octets.is_empty()
+        {
+            let due = cursor.due();
+            let before = cursor.free(octets) < octets.len();
+            if cursor.is_spent() {
+                stream.cursor = None;
+            }
+            if let Some(mark) = due {
+                return Some(self.reach(id, mark, decide));
+            }
+            if before {
+                return None;
+            }
         }
-        let Some(end) = stream.down_queue.iter().find(|part| part.ends()) else { return };
-        let trailers = if let Part::Trailers { list } = end { head::trailers(list).ok() } else { None };
-        let verdict = decide.response_end(StreamId(id.into()), &Tail { trailers, ..Tail::default() });
+        if stream.judged || !front.is_end_of_peer() {
+            return None;
+        }
         stream.judged = true;
-        match verdict {
-            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {}
-            Verdict::Park => stream.response = Response::EndParked { whole: false },
+        let trailers = if let Part::Trailers { list } = front { head::trailers(list).ok() } else { None };
+        let messages = stream.messages.map(|messages| messages.begun());
+        let verdict = decide.response_end(StreamId(id.into()), &Tail { trailers, body: None, messages });
+        Some(match verdict {
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => true,
+            Verdict::Park => {
+                stream.response = Response::EndParked { whole: false };
+                false
+            }
             Verdict::Act(act) => {
                 self.act_on_end(id, act, false, decide);
+                true
+            }
+        })
+    }
+
+    /// A mark is reached; whether the response goes on in one way or another.
+    fn reach(&mut self, id: u32, mark: Mark, decide: &mut dyn Interceptor) -> bool {
+        match decide.reached(StreamId(id.into()), mark) {
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => true,
+            Verdict::Park => {
+                self.set_response(id, Response::AtMark);
+                false
+            }
+            Verdict::Act(act) => {
+                self.act_at_mark(id, act, decide);
+                true
             }
         }
     }
@@ -278,6 +352,7 @@ impl Link {
     pub(super) fn response_reset(&mut self, frame: &Frame<'_>, decide: &mut dyn Interceptor) -> Step {
         let code = u32::from_be_bytes(frame.exactly()?);
         let Some(id) = self.upstream_stream(frame.stream)? else {
+            self.abandoned.retain(|(id, _)| *id != frame.stream);
             if self.drained(frame.stream) {
                 return Ok(());
             }

@@ -1,11 +1,15 @@
 //! What is known of one stream: where its two halves stand, its flow-control accounts, and what is kept of it.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::flow::Account;
+use crate::exchange::Refusal;
 use crate::hpack::HeaderList;
+use crate::marks::{Cursor, Messages};
 
 /// A direction: towards the upstream (requests) or towards the application (responses).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub(crate) enum Response {
     Withheld { limit: usize },
     /// The head has left or is free to leave.
     Passing,
+    /// Parked in mid-body: everything before the mark has left.
+    AtMark,
     /// The end is parked; `whole`: so is everything before it.
     EndParked { whole: bool },
     /// Thrown away; the application waits. `drained` octets so far.
@@ -59,8 +65,8 @@ pub(crate) enum Part {
     Extension { kind: u8, flags: u8, payload: Bytes },
     /// The upstream's RST_STREAM.
     Reset { code: u32 },
-    /// A RST_STREAM that is a fault.
-    Fault { code: u32 },
+    /// A reset that is a fault: RST_STREAM, or the end of the whole connection.
+    Fault { code: u32, connection: bool },
     /// The upstream's connection ended here.
     Cut,
 }
@@ -83,6 +89,11 @@ impl Part {
     /// The last part of the message proper.
     pub(crate) fn ends(&self) -> bool {
         matches!(self, Self::Trailers { .. } | Self::Data { end: true, .. })
+    }
+
+    /// The end of a message that a peer sent.
+    pub(crate) fn is_end_of_peer(&self) -> bool {
+        matches!(self, Self::Trailers { .. } | Self::Data { end: true, made: false, .. })
     }
 }
 
@@ -152,6 +163,20 @@ impl Queue {
         }
     }
 
+    /// All body octets that are kept, and `last` behind them.
+    pub(crate) fn content<'a>(&'a self, last: &'a [u8]) -> Cow<'a, [u8]> {
+        let pieces = self.parts.iter().filter_map(|part| match part {
+            Part::Data { octets, .. } => Some(&octets[..]),
+            _ => None,
+        });
+        let pieces: SmallVec<[&[u8]; 4]> = pieces.chain([last]).filter(|piece| !piece.is_empty()).collect();
+        match pieces[..] {
+            [] => Cow::Borrowed(&[]),
+            [one] => Cow::Borrowed(one),
+            _ => Cow::Owned(pieces.concat()),
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.parts = VecDeque::new();
         (self.data, self.weight) = (0, 0);
@@ -175,6 +200,10 @@ pub(crate) struct Stream {
     pub(crate) up_ended: bool,
     /// [`crate::exchange::Interceptor::response_end`] was called.
     pub(crate) judged: bool,
+    /// The messages of the response that have arrived, where a verdict asked for them.
+    pub(crate) messages: Option<Messages>,
+    /// Marks of the response that are still to be reached. It stands at the first body octet that has not left.
+    pub(crate) cursor: Option<Box<Cursor>>,
     pub(crate) head_only: bool,
     pub(crate) connect: bool,
     /// The response cannot carry added trailers: CONNECT, HEAD, 204, 304.
@@ -206,7 +235,7 @@ impl Stream {
             Way::Up => self.request == Request::Parked,
             Way::Down => matches!(
                 self.response,
-                Response::Parked | Response::Withheld { .. } | Response::EndParked { whole: true }
+                Response::Parked | Response::AtMark | Response::Withheld { .. } | Response::EndParked { whole: true }
             ),
         }
     }
@@ -214,7 +243,10 @@ impl Stream {
     /// A decision or a person waits for this stream: it is parked, withheld or dropped.
     pub(crate) fn is_faulted(&self) -> bool {
         self.request == Request::Parked
-            || matches!(self.response, Response::Parked | Response::EndParked { .. } | Response::Dropped { .. })
+            || matches!(
+                self.response,
+                Response::Parked | Response::AtMark | Response::EndParked { .. } | Response::Dropped { .. }
+            )
     }
 
     /// The front of the queue may not leave.
@@ -223,6 +255,29 @@ impl Stream {
             || (way == Way::Down
                 && matches!(self.response, Response::EndParked { .. })
                 && self.down_queue.front().is_some_and(Part::ends))
+    }
+
+    /// Why this withheld response cannot be kept back with `octets` more body octets, which are counted already.
+    pub(crate) fn overflows(&self, octets: usize, limit: usize) -> Option<Refusal> {
+        if self.messages.is_some_and(|messages| messages.begun() > 1) {
+            Some(Refusal::Stream)
+        } else if self.down_queue.data() + octets > limit {
+            Some(Refusal::Size)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a mark stands before or in `content`, which is to leave next.
+    pub(crate) fn has_mark_in(&self, content: &[u8]) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| cursor.free(content) < content.len())
+    }
+
+    /// Octets of the response's body have left.
+    pub(crate) fn left(&mut self, content: &[u8]) {
+        if let Some(cursor) = &mut self.cursor {
+            cursor.pass(content);
+        }
     }
 
     /// Body octets that may leave as soon as the connection's window has room.

@@ -2,6 +2,7 @@
 
 mod basics;
 mod faults;
+mod marks;
 mod python;
 mod random;
 mod traps;
@@ -13,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use super::Link;
 use super::frame::{self, PREFACE, Reader, flag, kind};
 use crate::exchange::{
-    Act, Closed, Edit, Editor, Edits, Fate, Interceptor, Made, Part, PeerEnd, Refusal, RequestHead, ResponseHead,
-    Resume, StreamId, Tail, Verdict,
+    Act, Closed, Edit, Editor, Edits, Fate, Fields, Interceptor, Made, Mark, Part, PeerEnd, Refusal, RequestHead,
+    ResponseHead, Resume, StreamId, Tail, Verdict,
 };
 use crate::hpack::{Decoder, Encoder, HeaderList, Indexing};
 
@@ -24,6 +25,7 @@ struct Script {
     request: HashMap<u64, Verdict>,
     response: HashMap<u64, Verdict>,
     end: HashMap<u64, Verdict>,
+    marks: HashMap<(u64, Mark), Verdict>,
     edits: HashMap<(u64, &'static str), Edits>,
     calls: Vec<String>,
 }
@@ -53,7 +55,14 @@ impl Interceptor for Script {
     fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
         let trailers = tail.trailers.as_ref();
         let trailers = trailers.map(|t| t.text("grpc-status").unwrap_or("?").to_owned());
-        self.calls.push(format!("end {} {}", stream.0, trailers.unwrap_or("-".into())));
+        let mut call = format!("end {} {}", stream.0, trailers.unwrap_or("-".into()));
+        if let Some(messages) = tail.messages {
+            call += &format!(" messages={messages}");
+        }
+        if let Some(body) = tail.body {
+            call += &format!(" body={}", body.escape_ascii());
+        }
+        self.calls.push(call);
         self.end.remove(&stream.0).unwrap_or(Verdict::Pass)
     }
 
@@ -61,6 +70,22 @@ impl Interceptor for Script {
         let name = part_name(part);
         self.calls.push(format!("stamp {} {name}", stream.0));
         self.edits.remove(&(stream.0, name)).unwrap_or_default()
+    }
+
+    fn request_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) {
+        let trailers = trailers.map(|t| t.text("t").unwrap_or("?").to_owned());
+        self.calls.push(format!("request end {} {}", stream.0, trailers.unwrap_or("-".into())));
+    }
+
+    fn reached(&mut self, stream: StreamId, mark: Mark) -> Verdict {
+        self.calls.push(format!("reached {} {mark:?}", stream.0));
+        self.marks.remove(&(stream.0, mark)).unwrap_or(Verdict::Pass)
+    }
+
+    fn late(&mut self, stream: StreamId, fields: &Fields<'_>) {
+        let fields: Vec<_> =
+            fields.0.iter().map(|(n, v)| format!("{}={}", n.escape_ascii(), v.escape_ascii())).collect();
+        self.calls.push(format!("late {} {}", stream.0, fields.join("&")));
     }
 
     fn refused(&mut self, stream: StreamId, why: Refusal) {
@@ -315,7 +340,12 @@ fn made(status: u16, fields: &[(&str, &str)], body: &'static [u8]) -> Act {
 }
 
 fn unavailable() -> Act {
-    made(200, &[("content-type", "application/grpc"), ("grpc-status", "14"), ("grpc-message", "lost")], b"")
+    let fields = [("content-type", "application/grpc"), ("grpc-status", "14"), ("grpc-message", "lost")];
+    let mut act = made(200, &fields, b"");
+    if let Act::Answer(made) = &mut act {
+        made.trailers = Some(made.fields[1..].to_vec());
+    }
+    act
 }
 
 const OK: &[(&str, &str)] = &[(":status", "200")];

@@ -37,6 +37,8 @@ pub(crate) enum Ignored {
     TokenUnknown,
     /// A call that was seen here before.
     Replay,
+    /// A message that was to be parked, with no place left for it.
+    ParkedLimit,
 }
 
 impl Ignored {
@@ -56,6 +58,7 @@ impl Ignored {
             Ignored::MemberUntagged => "member-untagged",
             Ignored::TokenUnknown => "token-unknown",
             Ignored::Replay => "replay",
+            Ignored::ParkedLimit => "parked-limit",
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What this sidecar knows of each execution, bounded (design §3.1 "Memory", §3.2).
 //!
 //! Invariants: an execution that no live token holds ends with its last open call. A live token holds at most
-//! [`MAX_PER_TOKEN`] executions; the one idle for longest is evicted first, one with an open call never. Who evicts says
-//! so: the round is told, and marks what follows.
+//! [`MAX_PER_TOKEN`] executions; the one idle for longest is evicted first, one with an open call never: so no parked and
+//! no asking message loses its execution. Who evicts says so: the round is told, and marks what follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -49,7 +49,7 @@ pub(crate) struct Execution {
     pub(crate) trace_id: u128,
     /// How far each rule of its round got in it.
     pub(crate) progress: Vec<Progress>,
-    /// Exchanges parked by `hold`, in the order in which they were parked.
+    /// Exchanges with a message that waits for a guard or the arbiter, in the order in which they came.
     pub(crate) held: Vec<ExchangeId>,
     /// The place of its first message here among all executions.
     pub(crate) born: u64,

@@ -1,4 +1,4 @@
-//! Messages that wait: held for a guard, delayed, or being faulted (design §3.4, §3.5).
+//! Messages that wait: for a guard or the arbiter, for the end of a delay, or being faulted (design §3.4, §3.5).
 //!
 //! A rule that fires spends its shot at once, so that no second message fires before the first has been dealt with. What
 //! the editor was told to do counts once it can no longer refuse: at the next call of the same link that is no refusal.
@@ -10,13 +10,14 @@ use aftershock_core::id::Token;
 use aftershock_core::plan::{Fault, Phase};
 use aftershock_core::span::{Injection, PassedBy};
 use aftershock_core::wire::FromSidecar;
+use smallvec::SmallVec;
 
 use super::Sidecar;
-use super::call::{Call, ExchangeId, Hold, Shot, Stage};
+use super::call::{Call, ExchangeId, On, Shot, Stage, Wait};
 use super::execution::Key;
 use super::fault;
 use super::rounds::deadline;
-use super::rules::{Judgement, Message, Point, judge};
+use super::rules::{Armed, Judgement, Message, Point, judge, judge_here};
 use crate::exchange::{Act, LinkId, Refusal, Resume};
 
 /// What becomes of a message on which a rule fired.
@@ -24,6 +25,8 @@ use crate::exchange::{Act, LinkId, Refusal, Resume};
 pub(super) enum Fired {
     /// It stays parked for a time.
     Delayed,
+    /// It goes on, unchanged.
+    Released,
     /// The editor is to act.
     Act(Act),
 }
@@ -92,6 +95,11 @@ impl Sidecar {
         let execution = self.executions.get_mut(key)?;
         let fault = armed.rule.tfic.fault.clone();
         armed.injections += 1;
+        self.stirred.insert(key);
+        if !armed.has_shots() {
+            // No other execution can be faulted either.
+            self.stirred.extend(self.holding.keys().filter(|other| other.token == key.token));
+        }
         execution.progress(shot.rule).ended = true;
         let pass = call.passes.get_mut(shot.pass)?;
         pass.passed_by = None;
@@ -102,7 +110,6 @@ impl Sidecar {
             held,
             fault: fault.to_string(),
         });
-        self.stirred = true;
         match (fault::act(&fault, call.grpc), &fault) {
             (Some(act), _) => {
                 self.set_stage(id, Stage::Acting { shot, act: act.clone() });
@@ -115,7 +122,10 @@ impl Sidecar {
                 self.tell_fired(id);
                 Some(Fired::Delayed)
             }
-            (None, _) => None,
+            (None, _) => {
+                self.tell_fired(id);
+                Some(Fired::Released)
+            }
         }
     }
 
@@ -153,10 +163,7 @@ impl Sidecar {
                 self.ready.push((id.link, id.stream, Resume::Close));
             }
         } else {
-            // Where the outcome stood in the head, a cut behind it is no event any more.
-            if self.call(id).is_some_and(|call| call.response.is_none()) {
-                self.happen(id, Phase::Response, Some(Outcome::Error));
-            }
+            self.happen(id, Phase::Response, Some(Outcome::Error));
             self.set_stage(id, Stage::Answered { shot });
         }
         self.tell_fired(id);
@@ -187,8 +194,10 @@ impl Sidecar {
         let passed_by = match why {
             Refusal::Pipelined => PassedBy::Pipelined,
             Refusal::Goaway => PassedBy::Goaway,
+            Refusal::Size => PassedBy::Size,
+            Refusal::Stream => PassedBy::Stream,
             // Nobody waits for an answer any more.
-            Refusal::TooLate | Refusal::Size | Refusal::Stream | Refusal::Oversized => PassedBy::CallerGone,
+            Refusal::TooLate | Refusal::Oversized => PassedBy::CallerGone,
         };
         let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { return };
         match stage {
@@ -196,9 +205,9 @@ impl Sidecar {
             | Stage::Delayed { shot, .. }
             | Stage::Dropped { shot }
             | Stage::Answered { shot } => self.return_shot(id, shot, passed_by),
-            Stage::Held { holds, .. } => {
-                for hold in holds {
-                    self.pass_by(id, hold.pass, passed_by.clone());
+            Stage::Waiting { waits, .. } => {
+                for wait in waits {
+                    self.pass_by(id, wait.pass, passed_by.clone());
                 }
                 self.unhold(id);
             }
@@ -217,16 +226,22 @@ impl Sidecar {
         }
         let Some(key) = call.key else { return };
         let id = call.id;
-        if let Some(armed) = self.rounds.get_mut(key.token).and_then(|round| round.rules.get_mut(shot.rule)) {
+        let Some(rule) = call.passes.get(shot.pass).map(|pass| pass.rule) else { return };
+        self.outbox.retain(|word| {
+            !matches!(word, FromSidecar::Fired { token, rule: r, call, .. }
+                if (*token, *r, *call) == (key.token, rule, id))
+        });
+        let execution = self.executions.get_mut(key);
+        if let Some((round, execution)) = self.rounds.get_mut(key.token).zip(execution)
+            // Else it was armed anew since.
+            && round.is_whole(execution.born)
+            && let Some(armed) = round.rules.get_mut(shot.rule)
+        {
             armed.injections = armed.injections.saturating_sub(1);
-            let rule = armed.rule.index;
-            if let Some(execution) = self.executions.get_mut(key) {
-                execution.progress(shot.rule).ended = false;
-            }
-            self.outbox.retain(|word| {
-                !matches!(word, FromSidecar::Fired { token, rule: r, call, .. }
-                    if (*token, *r, *call) == (key.token, rule, id))
-            });
+            execution.progress(shot.rule).ended = false;
+        }
+        if shot.granted {
+            self.hand_back(key, rule, id);
         }
     }
 
@@ -236,15 +251,12 @@ impl Sidecar {
         }
     }
 
-    /// Park a message until one of `holds` is decided.
-    pub(super) fn hold(&mut self, id: ExchangeId, key: Key, phase: Phase, holds: impl IntoIterator<Item = Hold>) {
-        let stage = Stage::Held { phase, holds: holds.into_iter().collect() };
-        if let Stage::Held { holds, .. } = &stage {
-            for hold in holds.clone() {
-                self.set_timer(id, hold.deadline);
-            }
+    /// Park a message until `waits` are decided.
+    pub(super) fn wait(&mut self, id: ExchangeId, key: Key, phase: Phase, waits: SmallVec<[Wait; 1]>) {
+        for at in waits.iter().filter_map(|wait| wait.deadline) {
+            self.set_timer(id, at);
         }
-        self.set_stage(id, stage);
+        self.set_stage(id, Stage::Waiting { phase, waits });
         if let Some(execution) = self.executions.get_mut(key) {
             execution.held.push(id);
             // Judged on arrival, before it would count itself.
@@ -269,7 +281,7 @@ impl Sidecar {
     }
 
     /// Let a parked message go on, unfaulted or after its delay.
-    fn release(&mut self, id: ExchangeId) {
+    pub(super) fn release(&mut self, id: ExchangeId) {
         self.unhold(id);
         self.set_stage(id, Stage::Running);
         self.ready.push((id.link, id.stream, Resume::Pass));
@@ -281,13 +293,13 @@ impl Sidecar {
         loop {
             let stirred = std::mem::take(&mut self.stirred);
             let grown = |key: &Key, judged: &u64| {
-                stirred || self.executions.get(*key).is_some_and(|execution| execution.version != *judged)
+                stirred.contains(key) || self.executions.get(*key).is_some_and(|execution| execution.version != *judged)
             };
             let keys: Vec<Key> = self.holding.iter().filter(|(key, at)| grown(key, at)).map(|(key, _)| *key).collect();
             for key in &keys {
                 self.judge_held_of(*key);
             }
-            if !self.stirred {
+            if self.stirred.is_empty() {
                 return;
             }
         }
@@ -300,66 +312,84 @@ impl Sidecar {
             *judged = execution.version;
         }
         for id in held {
-            let Some(Stage::Held { phase, holds }) = self.call(id).map(|call| call.stage.clone()) else { continue };
-            let mut waiting = Vec::new();
+            let Some(Stage::Waiting { phase, waits }) = self.call(id).map(|call| call.stage.clone()) else { continue };
+            let mut left: SmallVec<[Wait; 1]> = SmallVec::new();
             let mut shot = None;
-            for hold in holds {
-                match self.judge_hold(id, key, hold) {
-                    Judgement::Fire if shot.is_none() => {
-                        shot = Some(Shot { rule: hold.rule, pass: hold.pass, phase });
+            for wait in waits {
+                if matches!(wait.on, On::Answer { .. }) {
+                    left.push(wait);
+                    continue;
+                }
+                match (self.judge_wait(id, key, &wait), &wait.on) {
+                    (Judgement::Fire, On::Guard) if shot.is_none() => {
+                        shot = Some(Shot { rule: wait.rule, pass: wait.pass, phase, granted: false });
                     }
-                    Judgement::Fire => self.pass_by(id, hold.pass, PassedBy::Spent),
-                    Judgement::Hold => waiting.push(hold),
-                    Judgement::PassBy(why) => self.pass_by(id, hold.pass, why),
+                    (Judgement::Fire, On::Guard) => self.pass_by(id, wait.pass, PassedBy::Spent),
+                    (Judgement::Fire | Judgement::Hold, _) => left.push(wait),
+                    (Judgement::PassBy(why), _) => self.pass_by(id, wait.pass, why),
                 }
             }
             if let Some(shot) = shot {
-                for hold in waiting {
-                    self.pass_by(id, hold.pass, PassedBy::Spent);
+                for wait in left {
+                    self.pass_by(id, wait.pass, PassedBy::Spent);
                 }
                 self.unhold(id);
-                self.fire_held(id, shot);
-            } else if waiting.is_empty() {
-                self.release(id);
+                self.fire_held(id, shot, true);
             } else {
-                self.set_stage(id, Stage::Held { phase, holds: waiting.into_iter().collect() });
+                self.ask_again(id, key, &mut left);
+                self.keep(id, phase, left);
             }
         }
     }
 
-    fn fire_held(&mut self, id: ExchangeId, shot: Shot) {
+    /// A rule fires on a message that was parked; `held` by its `hold`, or only until the arbiter's answer.
+    pub(super) fn fire_held(&mut self, id: ExchangeId, shot: Shot, held: bool) {
         // What fires here was judged by a call that came with a time.
         let Some(now) = self.now else { return };
-        let fired = self.fire(id, shot, true, now);
+        let fired = self.fire(id, shot, held, now);
         if shot.phase == Phase::Request {
             self.count_request(id);
         }
         match fired {
             Some(Fired::Act(act)) => self.ready.push((id.link, id.stream, Resume::Act(act))),
             Some(Fired::Delayed) => {}
-            None => self.release(id),
+            Some(Fired::Released) | None => self.release(id),
         }
     }
 
-    fn judge_hold(&self, id: ExchangeId, key: Key, hold: Hold) -> Judgement {
-        let disarmed = Judgement::PassBy(PassedBy::Disarmed);
-        let (Some(call), Some(execution), Some(round)) =
-            (self.call(id), self.executions.get(key), self.rounds.get(key.token))
-        else {
-            return disarmed;
-        };
-        let (Some(armed), Some(pass)) = (round.rules.get(hold.rule), call.passes.get(hold.pass)) else {
-            return disarmed;
-        };
+    /// What is known of a parked message and a rule, to judge it by.
+    pub(super) fn point<T>(
+        &self,
+        id: ExchangeId,
+        key: Key,
+        rule: usize,
+        judge: impl FnOnce(&Armed, Point<'_>, Message) -> T,
+    ) -> Option<T> {
+        let (call, execution, round) = (self.call(id)?, self.executions.get(key)?, self.rounds.get(key.token)?);
         let point = Point {
             service: &self.config.service,
             evidence: &execution.knowledge.evidence,
             whole: round.is_whole(execution.born),
             faulted: call.injection.is_some(),
         };
-        let message = Message { outcome: call.outcome, witness: call.witness, released: None };
-        let progress = execution.progress.get(hold.rule).copied().unwrap_or_default();
-        judge(armed, progress, pass.k.unwrap_or_default(), point, message)
+        let message = Message { outcome: call.outcome, witness: call.witness, oversized: call.oversized };
+        Some(judge(round.rules.get(rule)?, point, message))
+    }
+
+    /// Judge a parked message again.
+    pub(super) fn judge_wait(&self, id: ExchangeId, key: Key, wait: &Wait) -> Judgement {
+        let k = self.call(id).and_then(|call| call.passes.get(wait.pass)).and_then(|pass| pass.k);
+        let progress = self.executions.get(key).and_then(|execution| execution.progress.get(wait.rule).copied());
+        let progress = progress.unwrap_or_default();
+        let judged = self.point(id, key, wait.rule, |armed, point, message| match wait.on {
+            On::Guard => judge(armed, progress, k.unwrap_or_default(), point, message),
+            On::Chance { .. } | On::Turn | On::Answer { .. } => match judge_here(armed, point, message) {
+                Judgement::PassBy(PassedBy::NumberBlocked) => Judgement::PassBy(PassedBy::NumberBlocked),
+                _ if progress.ended || !armed.has_shots() => Judgement::PassBy(PassedBy::Spent),
+                judgement => judgement,
+            },
+        });
+        judged.unwrap_or(Judgement::PassBy(PassedBy::Disarmed))
     }
 
     /// Deadlines up to `now`: delays are over, holds are given up.
@@ -369,16 +399,23 @@ impl Sidecar {
             let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { continue };
             match stage {
                 Stage::Delayed { until, .. } if until <= now => self.release(id),
-                Stage::Held { phase, holds } => {
-                    let (over, waiting): (Vec<_>, Vec<_>) = holds.into_iter().partition(|hold| hold.deadline <= now);
-                    for hold in over {
-                        self.pass_by(id, hold.pass, PassedBy::HoldDeadline);
+                Stage::Waiting { phase, waits } => {
+                    let Some(key) = self.call(id).and_then(|call| call.key) else { continue };
+                    let mut left = SmallVec::new();
+                    for wait in waits {
+                        match late(&wait, now) {
+                            None => left.push(wait),
+                            Some(why) => {
+                                if why == PassedBy::Arbiter {
+                                    self.give_up(id, key, wait.rule);
+                                }
+                                self.pass_by(id, wait.pass, why);
+                                // Another rule may ask now.
+                                self.stirred.insert(key);
+                            }
+                        }
                     }
-                    if waiting.is_empty() {
-                        self.release(id);
-                    } else {
-                        self.set_stage(id, Stage::Held { phase, holds: waiting.into_iter().collect() });
-                    }
+                    self.keep(id, phase, left);
                 }
                 _ => {}
             }
@@ -397,9 +434,9 @@ impl Sidecar {
         for id in kept {
             let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { continue };
             match stage {
-                Stage::Held { holds, .. } => {
-                    for hold in holds {
-                        self.pass_by(id, hold.pass, PassedBy::Disarmed);
+                Stage::Waiting { waits, .. } => {
+                    for wait in waits {
+                        self.pass_by(id, wait.pass, PassedBy::Disarmed);
                     }
                     self.release(id);
                 }
@@ -417,4 +454,14 @@ impl Sidecar {
             }
         }
     }
+}
+
+/// Why a parked message waits no longer for this at `now`, if so: what comes first counts.
+fn late(wait: &Wait, now: Instant) -> Option<PassedBy> {
+    let answer = match wait.on {
+        On::Answer { until, .. } => Some((until, PassedBy::Arbiter)),
+        On::Guard | On::Chance { .. } | On::Turn => None,
+    };
+    let hold = wait.deadline.map(|at| (at, PassedBy::HoldDeadline));
+    hold.into_iter().chain(answer).filter(|(at, _)| *at <= now).min_by_key(|(at, _)| *at).map(|(_, why)| why)
 }

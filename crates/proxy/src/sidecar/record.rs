@@ -48,7 +48,7 @@ pub(crate) fn span(call: Call, how: Closed, recorder: Recorder<'_>) -> CallSpan 
         evidence_went: call.evidence_went,
         evidence_came: call.evidence_came,
         gaps: recorder.gaps,
-        messages: call.messages,
+        messages: None,
         passes: call.passes,
         injection: call.injection,
     }

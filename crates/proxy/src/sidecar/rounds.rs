@@ -5,13 +5,11 @@
 //! executions are relayed and carry the number gap.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aftershock_core::event::{CountedEvent, EventId, Occurrence};
 use aftershock_core::id::Token;
 use aftershock_core::name::Api;
-use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::wire::Arm;
 
 use super::rules::Armed;
@@ -23,13 +21,15 @@ pub(crate) struct Round {
     pub(crate) rules: Vec<Armed>,
     events: Vec<(CountedEvent, EventId)>,
     pub(crate) gap_apis: BTreeSet<Api>,
-    readings: BTreeMap<Api, Arc<OutcomeOverride>>,
     pub(crate) record: bool,
     pub(crate) constant_context: bool,
     lease: Duration,
     pub(crate) expires: Instant,
+    /// How long a pass waits for the arbiter.
+    pub(crate) arbiter_timeout: Duration,
     pub(crate) max_parked: usize,
-    /// Messages that a `hold` or a `delay` keeps.
+    /// Messages that a `hold` or a `delay` keeps. Those that only wait for the arbiter's answer are none: they go on by
+    /// themselves within `arbiter_timeout`, and to refuse one a place would cost it its number.
     pub(crate) parked: usize,
     /// Executions born before this one were not seen from their beginning with these rules.
     pub(crate) since: u64,
@@ -39,18 +39,19 @@ pub(crate) struct Round {
 
 impl Round {
     pub(crate) fn new(arm: Arm, since: u64, now: Instant) -> Self {
+        let rules = arm.rules.into_iter().map(|rule| Armed::new(rule, &arm.events)).collect();
         // An event that is listed twice is counted once.
         let events: BTreeMap<EventId, CountedEvent> =
             arm.events.into_iter().map(|counted| (counted.event.id(), counted)).collect();
         Round {
-            rules: arm.rules.into_iter().map(Armed::new).collect(),
+            rules,
             events: events.into_iter().map(|(id, counted)| (counted, id)).collect(),
             gap_apis: arm.gap_apis,
-            readings: arm.outcomes.into_iter().map(|reading| (reading.api.clone(), Arc::new(reading))).collect(),
             record: arm.record,
             constant_context: arm.constant_context,
             lease: arm.lease,
             expires: deadline(now, arm.lease),
+            arbiter_timeout: arm.arbiter_timeout,
             max_parked: arm.max_parked,
             parked: 0,
             since,
@@ -61,11 +62,6 @@ impl Round {
     /// The events that `occurrence` counts as.
     pub(crate) fn events(&self, occurrence: &Occurrence<'_>) -> Vec<EventId> {
         self.events.iter().filter(|(counted, _)| counted.matches(occurrence)).map(|(_, id)| *id).collect()
-    }
-
-    /// How responses of `api` are read, where not by default.
-    pub(crate) fn reading(&self, api: &Api) -> Option<Arc<OutcomeOverride>> {
-        self.readings.get(api).cloned()
     }
 
     /// Whether an execution of this place among all was seen from its beginning, with these rules.
@@ -114,8 +110,12 @@ impl Rounds {
         self.is_live(token) || self.late.contains(&token)
     }
 
-    pub(crate) fn arm(&mut self, token: Token, round: Round) {
+    pub(crate) fn arm(&mut self, token: Token, mut round: Round) {
         self.late.remove(&token);
+        if self.live.get(&token).is_some_and(|before| before.until.is_some()) {
+            // An eviction marks the token, not the arming: what seems new may be what was forgotten.
+            round.until = Some(round.since);
+        }
         self.live.insert(token, round);
     }
 

@@ -2,15 +2,14 @@
 //!
 //! [`judge`] is a pure function of the rule, how far it got in the execution, the evidence before the message was
 //! counted, and the message. With one registered instance of the caller, number and decision are one atomic step here.
-//! With more, an arbiter numbers the passes: then [`Progress::number`] is the only thing that changes place.
+//! With more, an arbiter numbers the passes, grants the shots and judges atoms on the target's own event by its count of
+//! passes: [`judge_here`] is what remains for this sidecar.
 
-use aftershock_core::event::Outcome;
+use aftershock_core::event::{CountedEvent, Outcome};
 use aftershock_core::evidence::Evidence;
 use aftershock_core::name::{Api, Service};
 use aftershock_core::plan::{Occurrence, Phase, Rule, Side, StreamPoint};
 use aftershock_core::span::PassedBy;
-
-use crate::exchange::Mark;
 
 /// A rule as it is armed here.
 #[derive(Debug)]
@@ -18,6 +17,8 @@ pub(crate) struct Armed {
     pub(crate) rule: Rule,
     /// How often it fired in the round.
     pub(crate) injections: u32,
+    /// The atoms that the arbiter judges, by their position in the guard.
+    own: Vec<usize>,
 }
 
 /// How far a rule got in one execution.
@@ -34,6 +35,11 @@ impl Progress {
         self.passes = self.passes.saturating_add(1);
         self.passes
     }
+
+    /// The arbiter gave a pass this number: later passes have higher ones.
+    pub(crate) fn learn(&mut self, number: u32) {
+        self.passes = self.passes.max(number);
+    }
 }
 
 /// The instants at which messages are looked at.
@@ -43,8 +49,6 @@ pub(crate) enum Frame {
     Request,
     /// The response head, for rules that say `at: head`.
     Head,
-    /// A place in the body, for rules that name it.
-    Inside(Mark),
     /// The frame with the outcome.
     Outcome,
 }
@@ -53,7 +57,7 @@ impl Frame {
     pub(crate) fn phase(self) -> Phase {
         match self {
             Frame::Request => Phase::Request,
-            Frame::Head | Frame::Inside(_) | Frame::Outcome => Phase::Response,
+            Frame::Head | Frame::Outcome => Phase::Response,
         }
     }
 }
@@ -82,26 +86,8 @@ pub(crate) struct Message {
     /// None for requests and where it is not known yet.
     pub(crate) outcome: Option<Outcome>,
     pub(crate) witness: Witness,
-    /// It has left, whole or in part, although it was to be kept back: nothing can be done with it.
-    pub(crate) released: Option<Released>,
-}
-
-/// Why a response has left before its outcome was known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Released {
-    /// It was larger than what is kept back.
-    Size,
-    /// It is a stream: a second message came, or its head had gone before.
-    Stream,
-}
-
-impl From<Released> for PassedBy {
-    fn from(released: Released) -> Self {
-        match released {
-            Released::Size => PassedBy::Size,
-            Released::Stream => PassedBy::Stream,
-        }
-    }
+    /// It was kept back beyond the limit and has left: nothing can be done with it.
+    pub(crate) oversized: bool,
 }
 
 /// Where the message is and what is known there.
@@ -129,8 +115,17 @@ pub(crate) enum Judgement {
 }
 
 impl Armed {
-    pub(crate) fn new(rule: Rule) -> Self {
-        Armed { rule, injections: 0 }
+    /// `events` are those of the round, among them those of the guard.
+    pub(crate) fn new(rule: Rule, events: &[CountedEvent]) -> Self {
+        let is_own = |position: &usize| {
+            let event = rule.tfic.guard.after[*position].event();
+            events.iter().any(|counted| counted.event == event && rule.is_own_event(counted))
+        };
+        let own = match rule.arbitrated {
+            true => (0..rule.tfic.guard.after.len()).filter(is_own).collect(),
+            false => Vec::new(),
+        };
+        Armed { rule, injections: 0, own }
     }
 
     /// Whether a message of `subject` at `frame` is a pass. At the callee only calls without known caller are: the
@@ -139,10 +134,8 @@ impl Armed {
         let target = &self.rule.tfic.target;
         let frame_fits = match (target.phase, target.at) {
             (Phase::Request, _) => frame == Frame::Request,
-            (Phase::Response, None) => frame == Frame::Outcome,
             (Phase::Response, Some(StreamPoint::Head)) => frame == Frame::Head,
-            (Phase::Response, Some(StreamPoint::Message(n))) => frame == Frame::Inside(Mark::Message(n)),
-            (Phase::Response, Some(StreamPoint::Bytes(n))) => frame == Frame::Inside(Mark::Bytes(n)),
+            (Phase::Response, _) => frame == Frame::Outcome,
         };
         let caller_fits = match subject.side {
             Side::Caller => target.caller.is_none() || target.caller.as_ref() == subject.caller,
@@ -151,25 +144,21 @@ impl Armed {
         frame_fits && caller_fits && self.rule.side == subject.side && self.rule.apis.contains(subject.api)
     }
 
-    /// The place in a body where it acts, if it does.
-    pub(crate) fn mark(&self) -> Option<Mark> {
-        match self.rule.tfic.target.at? {
-            StreamPoint::Head => None,
-            StreamPoint::Message(n) => Some(Mark::Message(n)),
-            StreamPoint::Bytes(n) => Some(Mark::Bytes(n)),
-        }
-    }
-
     /// Whether it may still fire in the round.
     pub(crate) fn has_shots(&self) -> bool {
         self.injections < self.rule.tfic.max_injections.limit()
     }
 
-    /// Whether the next pass, or one after it, can be faulted.
+    /// Whether it wants a numbered pass while numbers are in doubt here.
+    fn is_blocked(&self, point: Point<'_>) -> bool {
+        matches!(self.rule.tfic.target.k, Occurrence::Number(_)) && point.evidence.gaps().blocks_number(point.service)
+    }
+
+    /// Whether the next pass, or one after it, can be faulted, as far as is known here.
     pub(crate) fn can_fire(&self, progress: Progress, point: Point<'_>) -> bool {
         let number_can_come = match self.rule.tfic.target.k {
             Occurrence::First => true,
-            Occurrence::Number(k) => progress.passes < k && !point.evidence.gaps().blocks_number(point.service),
+            Occurrence::Number(k) => progress.passes < k && !self.is_blocked(point),
         };
         self.has_shots() && !progress.ended && point.whole && !point.faulted && number_can_come
     }
@@ -177,27 +166,49 @@ impl Armed {
 
 /// Decide on the pass with number `k`.
 pub(crate) fn judge(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message: Message) -> Judgement {
-    match (in_time(armed, progress, k, point, message), message.released) {
-        (Judgement::Fire | Judgement::Hold, Some(released)) => Judgement::PassBy(released.into()),
-        (judgement, _) => judgement,
+    // Under a gap the count itself is in doubt, so nothing is said of a number that seems to be another.
+    if armed.is_blocked(point) {
+        return Judgement::PassBy(PassedBy::NumberBlocked);
+    }
+    if let Occurrence::Number(wanted) = armed.rule.tfic.target.k
+        && wanted != k
+    {
+        return Judgement::PassBy(PassedBy::Number);
+    }
+    if point.whole && (progress.ended || !armed.has_shots()) {
+        return Judgement::PassBy(PassedBy::Spent);
+    }
+    now(armed, point, message)
+}
+
+/// Decide on a pass as far as this sidecar can where an arbiter numbers and grants: [`Judgement::Fire`] if it would fire
+/// on a grant.
+pub(crate) fn judge_here(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
+    if armed.is_blocked(point) {
+        return Judgement::PassBy(PassedBy::NumberBlocked);
+    }
+    now(armed, point, message)
+}
+
+/// Why the number of a pass is none, or none that fits: the arbiter said that it is another.
+pub(crate) fn misses(armed: &Armed, point: Point<'_>) -> PassedBy {
+    if armed.is_blocked(point) { PassedBy::NumberBlocked } else { PassedBy::Number }
+}
+
+/// Whether a message that may be faulted can be, now.
+fn now(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
+    match in_time(armed, point, message) {
+        Judgement::Fire | Judgement::Hold if message.oversized => Judgement::PassBy(PassedBy::Size),
+        judgement => judgement,
     }
 }
 
-fn in_time(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message: Message) -> Judgement {
+fn in_time(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
     let tfic = &armed.rule.tfic;
-    if let Occurrence::Number(wanted) = tfic.target.k {
-        // Under a gap the count itself is in doubt, so nothing is said of a number that seems to be another.
-        if point.evidence.gaps().blocks_number(point.service) {
-            return Judgement::PassBy(PassedBy::NumberBlocked);
-        }
-        if wanted != k {
-            return Judgement::PassBy(PassedBy::Number);
-        }
-    }
     if !point.whole {
         return Judgement::PassBy(PassedBy::NumberBlocked);
     }
-    if progress.ended || !armed.has_shots() || point.faulted {
+    if point.faulted {
         return Judgement::PassBy(PassedBy::Spent);
     }
     let witnessed = match message.witness {
@@ -208,8 +219,8 @@ fn in_time(armed: &Armed, progress: Progress, k: u32, point: Point<'_>, message:
     if !tfic.target.outcome.admits(message.outcome) || !post_effect {
         return Judgement::PassBy(PassedBy::Outcome);
     }
-    let open: Vec<usize> =
-        (0..tfic.guard.after.len()).filter(|i| !tfic.guard.after[*i].holds(point.evidence)).collect();
+    let is_open = |i: &usize| !armed.own.contains(i) && !tfic.guard.after[*i].holds(point.evidence);
+    let open: Vec<usize> = (0..tfic.guard.after.len()).filter(is_open).collect();
     if open.is_empty() {
         return Judgement::Fire;
     }

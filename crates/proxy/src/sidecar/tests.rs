@@ -1,5 +1,6 @@
 //! The brain in a network of brains, driven as the editors drive it.
 
+mod asking;
 mod association;
 mod faults;
 mod gaps;
@@ -7,4 +8,3 @@ mod hold;
 mod leases;
 mod monkey;
 mod random;
-mod streams;

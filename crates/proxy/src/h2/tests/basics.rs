@@ -34,6 +34,8 @@ fn a_unary_exchange_passes_frame_by_frame() {
         [
             "request 1 POST /a",
             "stamp 1 request",
+            "request end 1 -",
+            "stamp 1 request end",
             "response 1 200",
             "stamp 1 response",
             "end 1 -",
@@ -59,7 +61,7 @@ fn grpc_streams_pass_both_ways_at_once_with_their_trailers() {
     assert!(!net.calls().contains(&"closed 1 Complete".into()), "the upload still runs");
     net.app_headers(1, true, &[("x-checksum", "1")]);
     assert_eq!(net.seen_up(), ["HEADERS 1 end x-checksum=1"]);
-    assert_eq!(net.calls(), ["closed 1 Complete"]);
+    assert_eq!(net.calls(), ["request end 1 ?", "stamp 1 request end", "closed 1 Complete"]);
 }
 
 #[test]

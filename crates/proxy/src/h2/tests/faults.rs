@@ -33,7 +33,7 @@ fn a_dropped_response_leaves_the_upstream_undisturbed() {
     assert!(net.seen_app().is_empty());
     net.app(&reset(1, 8));
     assert!(net.seen_up().is_empty(), "the upstream has finished with it");
-    assert_eq!(net.decisions(), ["request 1 POST /", "response 1 200", "closed 1 ByApplication"]);
+    assert_eq!(net.decisions(), ["request 1 POST /", "response 1 200", "request end 1 -", "closed 1 ByApplication"]);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_withheld_response_is_replaced_as_a_whole_at_its_end() {
         };
         assert_eq!(net.seen_app(), lines);
         let calls = net.decisions();
-        assert_eq!(calls[..3], ["request 1 POST / ends", "response 1 200", "end 1 0"]);
+        assert_eq!(calls[..3], ["request 1 POST / ends", "response 1 200", "end 1 0 body=message"]);
         assert_eq!(calls.get(3).map(String::as_str), how);
     }
 }
@@ -161,7 +161,10 @@ fn a_withheld_response_that_passes_is_stamped_part_by_part() {
     assert!(net.seen_app().is_empty());
     net.resume(1, Resume::Pass);
     assert_eq!(net.seen_app(), ["HEADERS 1 :status=200 a=1", "DATA 1 'message'", "HEADERS 1 end grpc-status=0 b=2"]);
-    assert_eq!(net.calls()[2..], ["response 1 200", "end 1 0", "stamp 1 response", "stamp 1 end", "closed 1 Complete"]);
+    assert_eq!(
+        net.calls()[2..],
+        ["response 1 200", "end 1 0 body=message", "stamp 1 response", "stamp 1 end", "closed 1 Complete"]
+    );
 }
 
 #[test]

@@ -306,6 +306,61 @@ fn no_place_to_park_means_no_hold() {
     let checking = signup.call("risk", check());
     signup.net.answer(&checking, Response::grpc(0)).through();
     assert_eq!(signup.passes(), [(1, Some(PassedBy::ParkedLimit))]);
+    assert_eq!(signup.net.ignored("signup", "parked-limit"), 1);
+}
+
+#[test]
+fn a_release_lets_the_held_message_go_unchanged_once_the_guard_holds_and_is_an_injection() {
+    let mut signup = Signup::armed(&[order_sensitive(Fault::Release)]);
+    let (creation, checking) = (signup.call("user", create()), signup.call("risk", check()));
+    assert_eq!(signup.net.answer(&checking, Response::grpc(0)), Passage::Kept);
+    assert_eq!(signup.count(CHECK), 0, "counted when it goes on");
+    signup.net.answer(&creation, Response::grpc(0)).through();
+    let resumed = signup.net.resumed();
+    let [(leg, Resumed::Response(Passage::Through(response)))] = &resumed[..] else { panic!("{resumed:?}") };
+    assert_eq!((leg, response.clone().without_hop()), (&checking.out, Response::grpc(0)));
+    assert_eq!((signup.count(CREATE), signup.count(CHECK)), (1, 1));
+    let said = signup.net.said("signup");
+    assert_eq!(said.iter().filter(|word| matches!(word, FromSidecar::Fired { .. })).count(), 1);
+    let spans = signup.net.spans("signup");
+    let span = spans.iter().find(|span| span.injection.is_some()).unwrap();
+    let competing = spans.iter().find(|span| span.injection.is_none()).unwrap();
+    let injection = span.injection.as_ref().unwrap();
+    assert_eq!((injection.k, injection.held, injection.fault.as_str()), (1, true, "release"));
+    assert!(!span.made && span.response.unwrap().clock > competing.response.unwrap().clock);
+    assert!(injection.decided >= competing.response.unwrap().clock);
+}
+
+#[test]
+fn a_released_request_is_counted_once_and_a_release_that_need_not_wait_was_not_held() {
+    for first in [false, true] {
+        let mut rule = rule("signup", Side::Caller, CHECK, Occurrence::Number(1), Phase::Request, Fault::Release);
+        rule.tfic.guard.after = vec![Atom::new(event(EventKind::ResponseReceived, CREATE), 1)];
+        rule.tfic.hold = Some(Hold { deadline: DEADLINE.into() });
+        let mut signup = Signup::armed(&[rule]);
+        let creation = signup.call("user", create());
+        if first {
+            signup.net.answer(&creation, Response::grpc(0)).through();
+        }
+        let (out, passage) = signup.net.go_out("signup", "risk", check().within(&signup.seen));
+        let sent = if first {
+            passage.through()
+        } else {
+            assert_eq!(passage, Passage::Kept);
+            signup.net.answer(&creation, Response::grpc(0)).through();
+            let resumed = signup.net.resumed();
+            let [(_, Resumed::Request(passage))] = &resumed[..] else { panic!("{resumed:?}") };
+            passage.clone().through()
+        };
+        let into = signup.net.come_in("risk", sent).0;
+        let answer = signup.net.response(&into, Response::grpc(0)).through();
+        signup.net.response(&out, answer).through();
+        assert_eq!(signup.count(CHECK), 1, "its answer passes");
+        let spans = signup.net.spans("signup");
+        let injections: Vec<_> = spans.iter().filter_map(|span| span.injection.as_ref()).collect();
+        assert_eq!(injections.len(), 1);
+        assert_eq!(injections[0].held, !first);
+    }
 }
 
 #[test]
