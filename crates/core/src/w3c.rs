@@ -1,14 +1,16 @@
-//! The headers that carry identity through applications: W3C Trace Context Level 2, our `tracestate` member, and the
-//! correlation ids of other tracers (design §3.1).
+//! The headers that carry identity through applications: W3C Trace Context Level 2, W3C Baggage, our member in them, and
+//! the correlation ids of other tracers (design §3.1).
 //!
 //! Values are taken as bytes, as they stand in a message. Nothing here fails on what a peer sends: what cannot be read
 //! is not there, and goes on as it came.
 
+mod baggage;
 mod correlation;
 mod member;
 mod traceparent;
 mod tracestate;
 
+pub use baggage::{Baggage, BaggageFull};
 pub use correlation::{correlation, mint};
 pub use member::{Member, MemberError};
 pub use traceparent::{ParseTraceParentError, TraceParent};

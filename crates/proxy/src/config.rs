@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
-use aftershock_core::name::Service;
+use aftershock_core::name::{Api, Service};
 use aftershock_core::template::{Matcher, Template};
 use aftershock_core::yaml::{self, Located, Spanned};
 use schemars::JsonSchema;
@@ -57,8 +57,14 @@ pub struct Config {
     pub accept_relayed: bool,
     /// Calls whose parent has ended are passes of targets too.
     pub allow_detached: bool,
+    /// The header field in which the application hands its member on.
+    pub carrier: Carrier,
     /// Correlation ids that the application hands on: lower-case names of header fields, in the order of the ladder.
     pub correlate: Vec<&'static str>,
+    /// Calls without any context may be tied to the only execution seen here recently.
+    pub exclusive: bool,
+    /// Apis that this service is known to call, beside those that its traces show.
+    pub known_calls: BTreeSet<Api>,
     /// The service's own HTTP operations.
     pub templates: Matcher,
     /// Paths of health probes.
@@ -129,10 +135,14 @@ pub enum Record {
 /// The header field in which the application hands its member on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-enum Carrier {
+pub enum Carrier {
     /// W3C Trace Context.
     #[default]
     Tracestate,
+    /// W3C Baggage, where only that survives.
+    Baggage,
+    /// Jaeger's baggage, a header field for each key: `uberctx-aft`.
+    Uberctx,
 }
 
 /// The file `kind: Sidecar`: one sidecar beside one instance of a service.
@@ -212,11 +222,18 @@ struct OutboundFile {
 #[serde(deny_unknown_fields)]
 struct AssociationFile {
     /// The header field in which the application hands its member on.
-    #[serde(default, rename = "carrier")]
-    _carrier: Carrier,
+    #[serde(default)]
+    carrier: Carrier,
     /// Header fields with correlation ids that the application hands on by itself.
     #[serde(default)]
     correlate: Vec<Spanned<String>>,
+    /// Tie calls without any context to the only execution seen here recently, while one round runs and nothing else
+    /// came in; only calls to Apis that the traces show or that `calls` names.
+    #[serde(default)]
+    exclusive: bool,
+    /// Apis that this service calls, `SERVICE METHOD /path` or `SERVICE package.Service/Method`.
+    #[serde(default)]
+    calls: Vec<Spanned<Api>>,
 }
 
 impl Config {
@@ -287,7 +304,10 @@ impl Source<'_> {
             relay: file.relay,
             accept_relayed: file.accept_relayed,
             allow_detached: file.allow_detached,
+            carrier: file.association.carrier,
             correlate: self.correlate(&file.association.correlate)?,
+            exclusive: file.association.exclusive,
+            known_calls: self.calls(&file.association)?,
             templates: self.templates(&file.templates)?,
             health_paths: self.health_paths(&file.health_paths)?,
             record: file.record,
@@ -353,6 +373,15 @@ impl Source<'_> {
         Ok(correlate)
     }
 
+    fn calls(&self, association: &AssociationFile) -> Result<BTreeSet<Api>, Located> {
+        match association.calls.first() {
+            Some(call) if !association.exclusive => {
+                Err(self.error(call, "`calls` says what `exclusive: true` may claim, which is not set"))
+            }
+            _ => Ok(association.calls.iter().map(|call| call.value.clone()).collect()),
+        }
+    }
+
     fn templates(&self, texts: &[Spanned<String>]) -> Result<Matcher, Located> {
         let mut templates = Vec::new();
         for text in texts {
@@ -387,7 +416,8 @@ const MAX_LINGER: Duration = Duration::from_secs(600);
 const MAX_CORRELATE: usize = 16;
 
 /// Fields with a meaning of their own.
-const OURS: [&str; 4] = ["tracestate", aftershock_core::hop::HEADER, "host", "content-length"];
+const OURS: [&str; 6] =
+    ["tracestate", aftershock_core::hop::HEADER, "baggage", "uberctx-aft", "host", "content-length"];
 
 /// `host:port`, `[v6]:port`.
 fn is_authority(text: &str) -> bool {
@@ -465,7 +495,9 @@ linger: 5s
             ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1:5050\"", 6, "expected another address than"),
             ("to: [\"[::1]:80\"]", "to: []", 9, "expected at least one address"),
             ("http://127.0.0.1:4700", "https://127.0.0.1:4700", 4, "expected `http://host:port`"),
-            ("carrier: tracestate", "carrier: baggage", 13, "unknown value `baggage`"),
+            ("carrier: tracestate", "carrier: jaeger", 13, "unknown value `jaeger`"),
+            ("carrier: tracestate", "calls: [\"a GET /\"]", 13, "`exclusive: true`"),
+            ("carrier: tracestate", "exclusive: true, calls: [\"payment\"]", 13, "SERVICE OPERATION"),
             ("x-request-id]", "x request]", 13, "expected the name of a header field"),
             ("x-request-id]", "tracestate]", 13, "`tracestate` is none"),
             ("[\"GET /product/{id}\"]", "[\"GET product\"]", 14, "expected `METHOD /path/{name}`"),

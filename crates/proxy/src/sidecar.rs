@@ -125,7 +125,7 @@ impl Sidecar {
     pub fn new(config: Config, observer: ObserverId, random: Random, wall: WallClock) -> Self {
         Sidecar {
             callees: peers::callees(&config, &Registry::default()),
-            calls: Calls::new(config.linger),
+            calls: Calls::new(config.linger, config.exclusive),
             turns: vec![0; config.outbound.len()],
             config,
             observer,

@@ -6,7 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::lower_hex;
+use percent_encoding::percent_decode;
+
+use super::{lower_hex, trim_ows};
 use crate::id::{CallId, ExecutionId, Token};
 
 /// Why a value is not a member that this version reads. Such a member is ignored and counted.
@@ -60,6 +62,11 @@ impl Member {
             None => Ok(Member { execution, call, token, check: check as u32 }),
             Some(_) => Err(MemberError::Form),
         }
+    }
+
+    /// Reads a value that a carrier may have percent-encoded.
+    pub fn parse_encoded(value: impl AsRef<[u8]>) -> Result<Self, MemberError> {
+        Member::parse(percent_decode(trim_ows(value.as_ref())).collect::<Vec<_>>())
     }
 }
 
@@ -115,6 +122,14 @@ mod tests {
             assert_eq!(value.to_string(), text);
             assert_eq!(Member::parse(text), Ok(value));
         }
+    }
+
+    #[test]
+    fn a_carrier_may_have_encoded_it() {
+        for text in ["1-0-0-0-0", "1%2D0%2d0-0-0", " 1-0-0-0-0\t"] {
+            assert_eq!(Member::parse_encoded(text), Ok(member(0, 0, 0, 0)), "{text}");
+        }
+        assert_eq!(Member::parse_encoded("1%2"), Err(MemberError::Form));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! [`inbound`] and [`outbound`] are the two ladders. They only read: what they decide on is the request as it arrived and
 //! [`Calls`], the calls this process has open or had open within the linger time. Invariant: no step ever picks one of
-//! two executions. A correlation id that two executions carry, or that an unassociated call carries, says nothing.
+//! two executions. A correlation id that two executions carry, or that an unassociated call carries, says nothing; two
+//! executions seen here recently, or an unassociated call that came in, leave nothing to the step `exclusive`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -34,6 +35,13 @@ struct Known {
     key: Option<Key>,
     open: bool,
     correlations: SmallVec<[Correlation; 1]>,
+}
+
+impl Known {
+    /// Whether it tells that an execution is about here, or that a call came in of which nobody knows whose it is.
+    fn is_seen(&self, direction: Direction) -> bool {
+        direction == Direction::In || self.key.is_some()
+    }
 }
 
 /// Calls of which only the number counts, and the one that is left where there is one.
@@ -130,13 +138,27 @@ pub(crate) struct Calls {
     /// By id and direction: a service that calls itself has both sides of a call here.
     known: BTreeMap<(CallId, Direction), Known>,
     carriers: BTreeMap<Correlation, Carriers>,
+    /// As if all calls carried one id more: what the step `exclusive` asks. Kept only where that is configured.
+    recent: Option<Carriers>,
+    exclusive: bool,
+    /// When the last of those ended that were forgotten before their time.
+    forgotten: Option<Instant>,
     ended: VecDeque<(Instant, CallId, Direction)>,
     linger: Duration,
 }
 
 impl Calls {
-    pub(crate) fn new(linger: Duration) -> Self {
-        Calls { known: BTreeMap::new(), carriers: BTreeMap::new(), ended: VecDeque::new(), linger }
+    /// `exclusive` is whether [`Calls::only`] will be asked.
+    pub(crate) fn new(linger: Duration, exclusive: bool) -> Self {
+        Calls {
+            known: BTreeMap::new(),
+            carriers: BTreeMap::new(),
+            recent: None,
+            exclusive,
+            forgotten: None,
+            ended: VecDeque::new(),
+            linger,
+        }
     }
 
     /// An inbound call begins.
@@ -144,20 +166,26 @@ impl Calls {
         self.begin(call, Direction::In, Known { key, open: true, correlations });
     }
 
-    /// An outbound call that stands on the member begins: the correlation ids beside it belong to its execution.
-    pub(crate) fn begin_outbound(&mut self, call: CallId, key: Key, correlations: SmallVec<[Correlation; 1]>) {
-        if !correlations.is_empty() {
-            self.begin(call, Direction::Out, Known { key: Some(key), open: true, correlations });
+    /// An outbound call that stands on the member, or on nothing, begins: the correlation ids beside it belong to its
+    /// execution, or to none.
+    pub(crate) fn begin_outbound(&mut self, call: CallId, key: Option<Key>, correlations: SmallVec<[Correlation; 1]>) {
+        if !correlations.is_empty() || (self.exclusive && key.is_some()) {
+            self.begin(call, Direction::Out, Known { key, open: true, correlations });
         }
     }
 
     fn begin(&mut self, call: CallId, direction: Direction, known: Known) {
-        for correlation in &known.correlations {
-            let carriers = self.carriers.entry(*correlation).or_insert_with(|| Carriers::new(known.key));
+        let put = |carriers: &mut Carriers| {
             carriers.put(known.key);
             if direction == Direction::In {
                 carriers.open.put(call);
             }
+        };
+        for correlation in &known.correlations {
+            put(self.carriers.entry(*correlation).or_insert_with(|| Carriers::new(known.key)));
+        }
+        if self.exclusive && known.is_seen(direction) {
+            put(self.recent.get_or_insert_with(|| Carriers::new(known.key)));
         }
         self.known.insert((call, direction), known);
     }
@@ -175,13 +203,16 @@ impl Calls {
     fn end(&mut self, call: CallId, direction: Direction, now: Instant) {
         let Some(known) = self.known.get_mut(&(call, direction)).filter(|known| known.open) else { return };
         known.open = false;
-        for correlation in known.correlations.iter().filter(|_| direction == Direction::In) {
-            if let Some(carriers) = self.carriers.get_mut(correlation) {
+        if direction == Direction::In {
+            let end = |carriers: &mut Carriers| {
                 carriers.open.take(call);
                 carriers.ended.put(call);
-            }
+            };
+            known.correlations.iter().for_each(|id| self.carriers.get_mut(id).into_iter().for_each(end));
+            self.recent.iter_mut().for_each(end);
         }
         if self.ended.len() == MAX_RECENT {
+            self.forgotten = self.ended.front().map(|(at, ..)| *at);
             self.forget_oldest();
         }
         self.ended.push_back((now, call, direction));
@@ -192,19 +223,25 @@ impl Calls {
         while self.ended.front().is_some_and(|(at, ..)| now.saturating_duration_since(*at) > self.linger) {
             self.forget_oldest();
         }
+        self.forgotten = self.forgotten.filter(|at| now.saturating_duration_since(*at) <= self.linger);
     }
 
     fn forget_oldest(&mut self) {
         let Some((_, call, direction)) = self.ended.pop_front() else { return };
         let Some(known) = self.known.remove(&(call, direction)) else { return };
-        for correlation in &known.correlations {
-            let Some(carriers) = self.carriers.get_mut(correlation) else { continue };
+        let take = |carriers: &mut Carriers| {
             if direction == Direction::In {
                 carriers.ended.take(call);
             }
-            if !carriers.take(known.key) {
+            carriers.take(known.key)
+        };
+        for correlation in &known.correlations {
+            if self.carriers.get_mut(correlation).is_some_and(|carriers| !take(carriers)) {
                 self.carriers.remove(correlation);
             }
+        }
+        if known.is_seen(direction) && self.recent.as_mut().is_some_and(|carriers| !take(carriers)) {
+            self.recent = None;
         }
     }
 
@@ -227,6 +264,14 @@ impl Calls {
         let first = all.next()?;
         let keys: BTreeSet<Key> = all.map(|other| other.key).chain([first.key]).collect();
         (keys.len() == 1).then_some(first)
+    }
+
+    /// The only execution seen here recently, with no unassociated inbound call about.
+    fn only(&self) -> Option<Correlated> {
+        let all = self.recent.as_ref().filter(|_| self.forgotten.is_none())?;
+        let Correlated { key, parent, step } = all.says()?;
+        let step = if step == Association::Detached { step } else { Association::Exclusive };
+        Some(Correlated { key, parent, step })
     }
 }
 
@@ -256,6 +301,8 @@ pub(crate) enum Inbound {
         /// Zero for a new one, else declared by the client.
         execution: ExecutionId,
     },
+    /// A call that was seen here before: an entry of no round, whatever else it looks like.
+    Replay,
 }
 
 const ORDINARY: Inbound = Inbound::Entry { token: Token(0), execution: ExecutionId(0) };
@@ -289,7 +336,7 @@ pub(crate) fn inbound(
             Some(member) if hop.call == member.call && !member.call.is_zero() && !member.execution.is_zero() => {
                 if seen(Key::of(&member), member.call) {
                     counters.ignored(Ignored::Replay);
-                    return ORDINARY;
+                    return Inbound::Replay;
                 }
                 return Inbound::Tagged { member, hop: Box::new(hop) };
             }
@@ -331,7 +378,7 @@ pub(crate) fn read_hop(line: HopLine<'_>, keys: &Keyring, member: &str) -> Resul
 /// What a request that goes out is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outbound {
-    /// A client of a round beside this sidecar: passes unchanged.
+    /// A client of a round beside this sidecar.
     Client,
     /// A call of an execution.
     Of {
@@ -353,20 +400,24 @@ pub(crate) struct Ladder {
     pub(crate) accept_relayed: bool,
 }
 
-/// The ladder of a request that goes out. `takes` says whether a token is one that the controller named.
+/// The ladder of a request that goes out. `takes` says whether a token is one that the controller named, `exclusive`
+/// which round's only execution may claim it.
 pub(crate) fn outbound(
     arriving: &Arriving<'_>,
     calls: &Calls,
     ladder: Ladder,
     takes: impl Fn(Token) -> bool,
+    exclusive: impl FnOnce() -> Option<Token>,
     counters: &mut Counters,
 ) -> Outbound {
+    if arriving.client().is_some_and(|client| takes(client.token)) {
+        return Outbound::Client;
+    }
     match arriving.member {
         None => {}
         Some(Err(error)) => counters.ignored(error.into()),
-        Some(Ok(member)) if member.call.is_zero() && takes(member.token) => return Outbound::Client,
         Some(Ok(member)) => {
-            let checks = member.check == arriving.check();
+            let checks = arriving.agrees(&member);
             match calls.parent(&member).filter(|_| checks) {
                 Some((key, open)) => {
                     let step = if open { Association::Exact } else { Association::Detached };
@@ -386,7 +437,10 @@ pub(crate) fn outbound(
             }
         }
     }
-    match calls.correlated(&arriving.correlations) {
+    // A member that says another execution is no claim of that one, however old, and none of the only one either.
+    let names = |key: Key| !matches!(arriving.member, Some(Ok(member)) if Key::of(&member) != key);
+    let claimed = || calls.only().filter(|only| names(only.key) && exclusive() == Some(only.key.token));
+    match calls.correlated(&arriving.correlations).or_else(claimed) {
         Some(Correlated { key, parent, step }) => Outbound::Of { key, parent, step },
         None => Outbound::Unassociated,
     }

@@ -192,6 +192,14 @@ impl Call {
         Some(Subject { side: self.side, api: self.api.as_ref()?, caller: self.caller.as_ref() })
     }
 
+    /// Whether it is an entry request of no round.
+    pub(crate) fn is_ordinary_entry(&self) -> bool {
+        self.side == Side::Callee
+            && self.association == Association::Exact
+            && self.hop == HopSent::Nothing
+            && self.token().is_zero()
+    }
+
     /// Whether the response's outcome stands in its head.
     pub(crate) fn outcome_in_head(&self) -> bool {
         !self.grpc || self.ended_at_head

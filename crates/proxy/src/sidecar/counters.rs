@@ -1,4 +1,5 @@
-//! What a sidecar counts of itself, for `status`: ladder steps, things ignored, opaque connections.
+//! What a sidecar counts: ladder steps, things ignored, opaque connections, for `status`; how ordinary entry requests
+//! end, for the stop condition.
 
 use aftershock_core::hop::HopError;
 use aftershock_core::name::Api;
@@ -33,6 +34,8 @@ pub(crate) enum Ignored {
     MemberStale,
     /// On its way in, a member of ordinary traffic without a valid hop tag.
     MemberUntagged,
+    /// A member for which the application's carrier had no room, or of a client whose callee is not registered.
+    MemberUnsent,
     /// A token that is not live here.
     TokenUnknown,
     /// A call that was seen here before.
@@ -56,6 +59,7 @@ impl Ignored {
             Ignored::MemberVersion => "member-version",
             Ignored::MemberStale => "member-stale",
             Ignored::MemberUntagged => "member-untagged",
+            Ignored::MemberUnsent => "member-unsent",
             Ignored::TokenUnknown => "token-unknown",
             Ignored::Replay => "replay",
             Ignored::ParkedLimit => "parked-limit",
@@ -112,6 +116,12 @@ impl Counters {
                 self.0.ignored.insert(what.as_str().to_owned(), 1);
             }
         }
+    }
+
+    /// An entry request of no round ended.
+    pub(crate) fn ordinary(&mut self, failed: bool) {
+        self.0.ordinary.requests += 1;
+        self.0.ordinary.errors += u64::from(failed);
     }
 
     pub(crate) fn opaque(&mut self) {

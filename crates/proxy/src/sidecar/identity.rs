@@ -87,7 +87,12 @@ impl Sidecar {
         }
     }
 
-    pub(super) fn identify_inbound(&mut self, arriving: &Arriving<'_>, probe: bool) -> Identified {
+    pub(super) fn identify_inbound(
+        &mut self,
+        arriving: &Arriving<'_>,
+        head: &RequestHead<'_>,
+        probe: bool,
+    ) -> Identified {
         let mut edits = Edits::new();
         let (executions, calls, rounds) = (&self.executions, &self.calls, &self.rounds);
         let seen = |key: Key, call: CallId| {
@@ -101,9 +106,9 @@ impl Sidecar {
         let identity = match found {
             Inbound::Tagged { member, hop } => {
                 let check = arriving.check();
-                if check != member.check {
-                    // A hop between the sidecars began another trace, which is the one that the application hands on.
-                    arriving.set_member(&Member { check, ..member }, &mut edits);
+                // A hop between the sidecars may have begun another trace; that is the one the application hands on.
+                if check != member.check || !arriving.is_shared() {
+                    self.hand_over(arriving, &Member { check, ..member }, &mut edits);
                 }
                 Identity {
                     key: Some(Key::of(&member)),
@@ -125,24 +130,27 @@ impl Sidecar {
                 arriving.remove_member(&mut edits);
                 return Identified::Passes(edits);
             }
-            Inbound::Marked => Identity {
-                key: None,
-                id: self.draw_call(),
-                parent: None,
-                caller: None,
-                association: Association::Unassociated,
-                trace_id: arriving.trace_id(),
-                member: None,
-                hop: HopSent::Nothing,
-                witness: Witness::Absent,
-                gaps: SmallVec::new(),
-                brought: None,
-                edits,
-            },
+            Inbound::Marked => {
+                arriving.remove_member(&mut edits);
+                Identity {
+                    key: None,
+                    id: self.draw_call(),
+                    parent: None,
+                    caller: None,
+                    association: Association::Unassociated,
+                    trace_id: arriving.trace_id(),
+                    member: None,
+                    hop: HopSent::Nothing,
+                    witness: Witness::Absent,
+                    gaps: SmallVec::new(),
+                    brought: None,
+                    edits,
+                }
+            }
             Inbound::Relayed { member, newer } => {
                 let call = self.draw_call();
                 let own = Member { call, check: arriving.check(), ..member };
-                arriving.set_member(&own, &mut edits);
+                self.hand_over(arriving, &own, &mut edits);
                 self.counters.associated(Association::Relayed);
                 Identity {
                     key: Some(Key::of(&member)),
@@ -159,21 +167,35 @@ impl Sidecar {
                     edits,
                 }
             }
-            Inbound::Entry { token, execution } => self.entry(arriving, token, execution, edits),
+            Inbound::Entry { token, execution } => {
+                let token = if token.is_zero() { self.rounds.tags(head, &mut self.random) } else { token };
+                self.entry(arriving, token, execution, edits)
+            }
+            Inbound::Replay => self.entry(arriving, Token(0), ExecutionId(0), edits),
         };
         let correlations = self.correlations_after(arriving, &identity.edits);
         self.calls.begin_inbound(identity.id, identity.key, correlations);
         Identified::Call(Box::new(identity))
     }
 
+    /// Give the application its member, where there is room for it.
+    fn hand_over(&mut self, arriving: &Arriving<'_>, member: &Member, edits: &mut Edits) {
+        if arriving.hand_over(member, edits).is_err() {
+            self.counters.ignored(Ignored::MemberUnsent);
+        }
+    }
+
     /// The correlation ids that the application sees: those that came, or those put in their place.
     fn correlations_after(&self, arriving: &Arriving<'_>, edits: &Edits) -> SmallVec<[Correlation; 1]> {
         let mut correlations = arriving.correlations.clone();
+        let mut minted = Vec::new();
         for edit in edits {
             let Edit::Set(name, value) = edit else { continue };
             let Some(index) = self.config.correlate.iter().position(|known| known == name) else { continue };
-            correlations.retain(|known| usize::from(known.header) != index);
-            correlations.extend(Correlation::read(index, name, value.as_bytes()));
+            let family = Correlation::family(&self.config.correlate, index);
+            correlations.retain(|known| known.header != family || minted.contains(&family));
+            minted.push(family);
+            Correlation::add(Correlation::read(&self.config.correlate, index, value.as_bytes()), &mut correlations);
         }
         correlations
     }
@@ -189,16 +211,23 @@ impl Sidecar {
         }
         if !token.is_zero() {
             for (index, name) in self.config.correlate.clone().into_iter().enumerate() {
-                let came = arriving.correlations.iter().any(|known| usize::from(known.header) == index);
+                let family = Correlation::family(&self.config.correlate, index);
+                let came = arriving.correlations.iter().any(|known| known.header == family);
                 if name != TRACEPARENT && (constant || !came) {
                     let span = self.draw();
                     edits.push(Edit::Set(name, w3c::mint(name, trace_id, span)));
+                    if name == "x-b3-traceid" {
+                        // Tracers take a trace id only beside a span id.
+                        edits.push(Edit::Set("x-b3-spanid", format!("{span:016x}")));
+                        edits.push(Edit::Set("x-b3-sampled", "1".to_owned()));
+                        edits.push(Edit::Remove("x-b3-parentspanid"));
+                    }
                 }
             }
         }
         let call = self.draw_call();
         let member = Member { execution, call, token, check: trace_id as u32 };
-        arriving.set_member(&member, &mut edits);
+        self.hand_over(arriving, &member, &mut edits);
         self.counters.associated(Association::Exact);
         Identity {
             key: Some(Key::of(&member)),
@@ -242,19 +271,35 @@ impl Sidecar {
             return Identified::Passes(edits);
         }
         let ladder = Ladder { accept_relayed: self.config.accept_relayed };
-        let rounds = &self.rounds;
-        let found =
-            association::outbound(arriving, &self.calls, ladder, |token| rounds.takes(token), &mut self.counters);
+        let (rounds, config, callee) = (&self.rounds, &self.config, &self.callees[index]);
+        let exclusive = || {
+            let (token, round) = rounds.only().filter(|_| config.exclusive)?;
+            let api = callee.api(head);
+            (config.known_calls.contains(&api) || round.known_calls.contains(&api)).then_some(token)
+        };
+        let takes = |token| rounds.takes(token);
+        let found = association::outbound(arriving, &self.calls, ladder, takes, exclusive, &mut self.counters);
+        let goes = registered || relay;
         let (key, parent, step) = match found {
-            Outbound::Client => return Identified::Passes(edits),
+            Outbound::Client if goes => return Identified::Passes(edits),
+            Outbound::Client => {
+                // The token is worth something, and its callee is a stranger.
+                self.counters.ignored(Ignored::MemberUnsent);
+                arriving.remove_member(&mut edits);
+                return Identified::Passes(edits);
+            }
             Outbound::Unassociated => {
                 return Identified::Call(Box::new(self.unassociated(arriving, head, index, edits)));
             }
             Outbound::Of { key, parent, step } => (key, parent, step),
         };
         self.counters.associated(step);
+        let rests_on_member = match step {
+            Association::Exact | Association::Relayed => true,
+            Association::Detached => matches!(arriving.member, Some(Ok(member)) if parent == Some(member.call)),
+            _ => false,
+        };
         let call = self.draw_call();
-        let goes = registered || relay;
         let mut trace_id = arriving.trace_id();
         if trace_id == 0 && goes && (!key.token.is_zero() || self.records(key.token)) {
             let known = self.executions.get(key).map_or(0, |execution| execution.trace_id);
@@ -263,15 +308,16 @@ impl Sidecar {
         let member = Member { execution: key.execution, call, token: key.token, check: trace_id as u32 };
         let mut gaps = SmallVec::new();
         if goes {
-            arriving.set_member(&member, &mut edits);
+            arriving.send(&member, &mut edits);
         } else {
             arriving.remove_member(&mut edits);
         }
         if (relay && !registered) || step == Association::Relayed {
             gaps.push(GapKind::Evidence);
         }
-        if matches!(step, Association::Exact | Association::Detached) {
-            self.calls.begin_outbound(call, key, arriving.correlations.clone());
+        // What rests on an id or on being alone is no evidence of its own.
+        if rests_on_member {
+            self.calls.begin_outbound(call, Some(key), arriving.correlations.clone());
         }
         Identified::Call(Box::new(Identity {
             key: Some(key),
@@ -309,9 +355,11 @@ impl Sidecar {
                 }
             }
         }
+        let id = self.draw_call();
+        self.calls.begin_outbound(id, None, arriving.correlations.clone());
         Identity {
             key: None,
-            id: self.draw_call(),
+            id,
             parent: None,
             caller: Some(self.config.service.clone()),
             association: Association::Unassociated,

@@ -445,6 +445,7 @@ impl Sidecar {
                 Stage::Acting { .. } | Stage::Answered { .. } | Stage::Running => {}
             }
         }
+        self.rounds.stop_tagging(token);
         if let Some(round) = self.rounds.get_mut(token) {
             round.rules.clear();
         }

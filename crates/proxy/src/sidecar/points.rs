@@ -115,10 +115,10 @@ impl Sidecar {
             self.exchanges.insert(id, Exchange { edits: host.into_iter().collect(), call: None });
             return Verdict::Pass;
         }
-        let arriving = Arriving::read(&head.fields, &self.config.correlate);
+        let arriving = Arriving::read(&head.fields, side, &self.config);
         let probe = peers::is_probe(head, &self.config, side == Side::Callee);
         let identity = match side {
-            Side::Callee => self.identify_inbound(&arriving, probe),
+            Side::Callee => self.identify_inbound(&arriving, head, probe),
             Side::Caller => self.identify_outbound(&arriving, head, index, probe),
         };
         let mut identity = match identity {
@@ -513,6 +513,10 @@ impl Sidecar {
         match call.side {
             Side::Callee => self.calls.end_inbound(call.id, now),
             Side::Caller => self.calls.end_outbound(call.id, now),
+        }
+        if call.is_ordinary_entry() {
+            let unanswered = how == Closed::ByUpstream && call.outcome.is_none();
+            self.counters.ordinary(unanswered || call.outcome == Some(Outcome::Error));
         }
         let token = call.token();
         self.asking.remove(&(token, call.id));

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use aftershock_core::event::{CountedEvent, EventId, Occurrence};
 use aftershock_core::id::Token;
 use aftershock_core::name::Api;
-use aftershock_core::wire::Arm;
+use aftershock_core::wire::{Arm, Tagging};
 
 use super::rules::Armed;
+use crate::exchange::RequestHead;
 
 /// A round that is live here.
 #[derive(Debug)]
@@ -23,6 +24,10 @@ pub(crate) struct Round {
     pub(crate) gap_apis: BTreeSet<Api>,
     pub(crate) record: bool,
     pub(crate) constant_context: bool,
+    /// Apis that the service beside this sidecar is known to call.
+    pub(crate) known_calls: BTreeSet<Api>,
+    /// Ordinary entry requests that become executions of the round.
+    tagging: Option<Tagging>,
     lease: Duration,
     pub(crate) expires: Instant,
     /// How long a pass waits for the arbiter.
@@ -49,6 +54,8 @@ impl Round {
             gap_apis: arm.gap_apis,
             record: arm.record,
             constant_context: arm.constant_context,
+            known_calls: arm.known_calls,
+            tagging: arm.tagging,
             lease: arm.lease,
             expires: deadline(now, arm.lease),
             arbiter_timeout: arm.arbiter_timeout,
@@ -85,6 +92,8 @@ pub(crate) fn deadline(now: Instant, after: Duration) -> Instant {
 pub(crate) struct Rounds {
     live: BTreeMap<Token, Round>,
     late: BTreeSet<Token>,
+    /// Those that tag ordinary traffic, in the order in which they were armed.
+    tagging: Vec<Token>,
 }
 
 impl Rounds {
@@ -116,7 +125,40 @@ impl Rounds {
             // An eviction marks the token, not the arming: what seems new may be what was forgotten.
             round.until = Some(round.since);
         }
+        self.stop_tagging(token);
+        if round.tagging.is_some() {
+            self.tagging.push(token);
+        }
         self.live.insert(token, round);
+    }
+
+    /// The only round that is about, here or elsewhere.
+    pub(crate) fn only(&self) -> Option<(Token, &Round)> {
+        let mut live = self.live.iter().filter(|_| self.late.is_empty());
+        let (token, round) = live.next()?;
+        live.next().is_none().then_some((*token, round))
+    }
+
+    /// The round whose execution an ordinary entry request becomes: the first that asks for such requests and gets this
+    /// one by chance. Zero for none.
+    pub(crate) fn tags(&self, head: &RequestHead<'_>, random: &mut dyn FnMut() -> u64) -> Token {
+        let takes = |token: &&Token| {
+            let tagging = self.live.get(*token).and_then(|round| round.tagging.as_ref());
+            tagging.is_some_and(|tagging| {
+                let carries = |(name, value): (&String, &String)| {
+                    let same =
+                        |(n, v): &(&[u8], &[u8])| n.eq_ignore_ascii_case(name.as_bytes()) && *v == value.as_bytes();
+                    head.fields.0.iter().any(same)
+                };
+                tagging.headers.iter().all(carries) && random() % 1_000_000 < u64::from(tagging.per_million)
+            })
+        };
+        self.tagging.iter().find(takes).copied().unwrap_or_default()
+    }
+
+    /// No more executions are made of ordinary requests for this round.
+    pub(crate) fn stop_tagging(&mut self, token: Token) {
+        self.tagging.retain(|other| *other != token);
     }
 
     pub(crate) fn renew(&mut self, token: Token, now: Instant) {
@@ -128,6 +170,7 @@ impl Rounds {
     /// The round is over, or its lease.
     pub(crate) fn remove(&mut self, token: Token) -> Option<Round> {
         self.late.remove(&token);
+        self.stop_tagging(token);
         self.live.remove(&token)
     }
 

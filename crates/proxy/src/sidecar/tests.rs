@@ -2,9 +2,13 @@
 
 mod asking;
 mod association;
+mod carriers;
+mod exclusive;
 mod faults;
 mod gaps;
 mod hold;
+mod ladder;
 mod leases;
 mod monkey;
+mod ordinary;
 mod random;

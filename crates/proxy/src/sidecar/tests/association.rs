@@ -88,6 +88,37 @@ fn other_members_of_tracestate_stay_and_ours_is_leftmost() {
 }
 
 #[test]
+fn the_limits_of_tracestate_are_kept_and_the_member_is_never_what_goes() {
+    let full = |count: usize, width: usize| {
+        (0..count).map(|n| format!("v{n}={}", "x".repeat(width))).collect::<Vec<_>>().join(",")
+    };
+    for (state, malformed) in [
+        (full(32, 1), false),
+        (full(33, 1), false),
+        (full(20, 20), false),
+        (full(4, 150), false),
+        (full(2, 256), false),
+        ("no equals sign".to_owned(), true),
+        ("a=1,=,b=2".to_owned(), true),
+    ] {
+        let mut net = shop();
+        let request = Request::http("POST", "/buy").with("traceparent", TRACE).with("tracestate", &state);
+        let seen = net.come_in("front", request).1.through();
+        let sent = net.go_out("front", "checkout", Request::http("GET", "/").within(&seen)).1.through();
+        for text in [&seen, &sent].map(|request| request.get("tracestate").unwrap()) {
+            let members: Vec<&str> = text.split(',').collect();
+            assert!(members.len() <= 32 && text.len() <= 512 && members[0].starts_with("aft=1-"), "{text}");
+            assert!(members[1..].iter().all(|member| state.split(',').any(|came| came == *member)), "whole members go");
+            assert!(!malformed || members.len() == 1, "{text}");
+        }
+        assert_eq!(net.associated("front", Association::Exact), 2, "{state}");
+        // Where nothing of ours goes, what others wrote stays as the application sent it.
+        let stray = Request::http("GET", "/").with("tracestate", &state);
+        assert_eq!(net.go_out("front", "checkout", stray).1.through().get("tracestate"), Some(state.as_str()));
+    }
+}
+
+#[test]
 fn a_service_that_copies_all_headers_does_not_make_them_grow() {
     let services = ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9"];
     let mut net = Net::new(&services);
@@ -334,7 +365,10 @@ fn a_correlation_id_of_two_executions_says_nothing_even_after_one_has_ended() {
     let (first, _) = come(&mut net);
     come(&mut net).1.through();
     let send = |net: &mut Net| {
-        net.go_out("front", "payment", Request::grpc(CHARGE).with("uber-trace-id", SPAN)).1.through().member()
+        let (leg, passage) = net.go_out("front", "payment", Request::grpc(CHARGE).with("uber-trace-id", SPAN));
+        let member = passage.through().member();
+        net.close(&leg, Closed::ByUpstream);
+        member
     };
     assert_eq!(send(&mut net), None);
     net.response(&first, Response::http(200)).through();
@@ -351,6 +385,69 @@ fn a_correlation_id_that_an_unassociated_call_carries_says_nothing() {
     net.call("front", "checkout", Request::http("POST", "/order").with("uber-trace-id", SPAN));
     let sent = net.go_out("checkout", "payment", Request::grpc(CHARGE).with("uber-trace-id", SPAN)).1.through();
     assert_eq!(sent.member(), None);
+}
+
+#[test]
+fn a_correlation_id_that_an_unassociated_call_went_out_with_says_nothing_for_the_linger_time() {
+    let mut net = uber();
+    let stray = net.go_out("front", "payment", Request::grpc(CHARGE).with("uber-trace-id", SPAN));
+    net.close(&stray.0, Closed::ByUpstream);
+    net.come_in("front", tagged(Request::http("POST", "/buy")).with("uber-trace-id", SPAN)).1.through();
+    let send = |net: &mut Net| {
+        let (leg, passage) = net.go_out("front", "payment", Request::grpc(CHARGE).with("uber-trace-id", SPAN));
+        let member = passage.through().member();
+        net.close(&leg, Closed::ByUpstream);
+        member
+    };
+    assert_eq!(send(&mut net), None);
+    net.pass_time_renewing(Duration::from_secs(36));
+    assert!(send(&mut net).is_some());
+}
+
+#[test]
+fn b3_in_one_form_correlates_with_b3_in_the_other() {
+    const B3: &str = "association: {correlate: [b3, x-b3-traceid]}\n";
+    let mut net = Net::configured(&[("front", B3), ("payment", "")], &["payment"]);
+    net.register(&["front", "payment"]);
+    net.arm(&[], &[]);
+    let id = "80f198ee56343ba864fe8b2a57d3eff7";
+    let came = tagged(Request::http("GET", "/")).with("b3", &format!("{id}-e457b5a2e4d86bd1-1"));
+    let one = net.come_in("front", came).1.through();
+    assert_eq!(one.get("x-b3-traceid"), None, "the form that came is enough");
+    let multi = Request::grpc(CHARGE).with("x-b3-traceid", id).with("x-b3-spanid", "1");
+    let sent = net.go_out("front", "payment", multi).1.through();
+    assert_eq!(sent.member().unwrap().execution, one.member().unwrap().execution);
+    // Both forms at once are one id, and what is minted is whole in both.
+    let two = net.come_in("front", tagged(Request::http("GET", "/"))).1.through();
+    let both = ["b3", "x-b3-traceid", "x-b3-spanid", "x-b3-sampled"];
+    assert!(both.iter().all(|name| two.get(name).is_some()));
+    let sent = net.go_out("front", "payment", Request::grpc(CHARGE).hands_on(&two, &both)).1.through();
+    assert_eq!(sent.member().unwrap().execution, two.member().unwrap().execution);
+    assert_eq!(net.associated("front", Association::Correlated), 2);
+}
+
+#[test]
+fn each_correlation_id_stands_for_its_execution() {
+    for (name, other) in [
+        ("traceparent", OTHER_TRACE.to_owned()),
+        ("b3", "abc-1-1".to_owned()),
+        ("x-b3-traceid", "abc".to_owned()),
+        ("uber-trace-id", "abc:1:0:1".to_owned()),
+        ("x-request-id", "abc".to_owned()),
+        ("x-own-id", "abc".to_owned()),
+    ] {
+        let config = format!("association: {{correlate: [{name}]}}\n");
+        let mut net = Net::configured(&[("front", &config), ("payment", "")], &["payment"]);
+        net.register(&["front", "payment"]);
+        net.arm(&[], &[]);
+        let one = net.come_in("front", tagged(Request::http("GET", "/"))).1.through();
+        let two = net.come_in("front", tagged(Request::http("GET", "/")).with(name, &other)).1.through();
+        for seen in [&one, &two] {
+            let sent = net.go_out("front", "payment", Request::grpc(CHARGE).hands_on(seen, &[name])).1.through();
+            assert_eq!(sent.member().unwrap().execution, seen.member().unwrap().execution, "{name}");
+        }
+        assert_eq!(net.associated("front", Association::Correlated), 2, "{name}");
+    }
 }
 
 #[test]
