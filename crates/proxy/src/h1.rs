@@ -12,6 +12,7 @@
 //!   that no request of the upstream belongs to (answered here, parked, dropped) has nothing in flight behind it that the
 //!   upstream would answer first.
 //! * Every exchange that was announced by [`Interceptor::request`] is closed once, when it leaves the queue.
+//! * What lies before a mark has been written when it is reached, framing included; what lies behind it was not even taken.
 //! * What is kept is bounded: [`MAX_HEAD`] and one read per direction, the limit of a withheld response, [`MAX_QUEUE`].
 //!
 //! Decisions that the standard leaves open:
@@ -38,6 +39,7 @@ mod responses;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 use std::collections::VecDeque;
 

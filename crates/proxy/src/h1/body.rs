@@ -77,6 +77,23 @@ impl Body {
         }
     }
 
+    /// How many bytes of `input`, which starts where the last step ended, are content before the next framing; the last
+    /// byte of a body of known length is one of them, although it is also its end.
+    pub(super) fn content(&self, input: &[u8]) -> usize {
+        match self {
+            Self::UntilClose => input.len(),
+            Self::Length(left) | Self::Chunked(Chunk::Bytes(left)) => {
+                input.len().min(usize::try_from(*left).unwrap_or(usize::MAX))
+            }
+            Self::Chunked(_) => 0,
+        }
+    }
+
+    /// What of `end`, the end of this body, is content.
+    pub(super) fn content_of_end<'a>(&self, end: &'a [u8]) -> &'a [u8] {
+        if matches!(self, Self::Length(_)) { end } else { &[] }
+    }
+
     /// Whether `input`, which starts where the last step ended, goes on behind this message. A message that ends with the
     /// connection has nothing behind it, nor has one that is not complete or that is malformed.
     pub(super) fn has_more_behind(&self, input: &[u8]) -> bool {
@@ -87,6 +104,43 @@ impl Body {
                 Ok(Piece::End { wire, .. }) => return input.len() > at + wire,
                 Ok(Piece::More) | Err(_) => return false,
             }
+        }
+    }
+}
+
+/// Where a message ends: length of the end, and where in it the trailers start.
+pub(super) type End = Option<(usize, usize)>;
+
+/// How far a walk over a body went.
+#[derive(Default)]
+pub(super) struct Moved {
+    pub(super) wire: usize,
+    pub(super) payload: usize,
+}
+
+/// Steps over as much of a body as there is, up to its end or until more than `payload` bytes of content were passed, which
+/// go to `content`; the end itself is not counted in what was moved.
+pub(super) fn walk(
+    body: &mut Body,
+    bytes: &[u8],
+    scan: &mut Scan,
+    payload: usize,
+    mut content: impl FnMut(&[u8]),
+) -> (Moved, Result<End, Malformed>) {
+    let mut moved = Moved::default();
+    loop {
+        match body.step(&bytes[moved.wire..], scan) {
+            Ok(Piece::Some { wire, payload }) => {
+                content(&bytes[moved.wire..][..payload]);
+                moved.wire += wire;
+                moved.payload += payload;
+            }
+            Ok(Piece::End { wire, trailers }) => return (moved, Ok(Some((wire, trailers)))),
+            Ok(Piece::More) => return (moved, Ok(None)),
+            Err(why) => return (moved, Err(why)),
+        }
+        if moved.payload >= payload {
+            return (moved, Ok(None));
         }
     }
 }

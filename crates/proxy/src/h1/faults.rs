@@ -8,7 +8,8 @@ use bytes::BytesMut;
 
 use super::body::Body;
 use super::requests::Upload;
-use super::responses::{Download, Withheld};
+use super::responses::Download;
+use super::watched::Withheld;
 use super::{Done, Exchange, Link, MAX_DRAIN, Reply, raise};
 use crate::exchange::{Act, Closed, Fate, Interceptor, Refusal};
 
@@ -76,7 +77,19 @@ impl Link {
         }
     }
 
-    /// A fault with the response at the front of the queue, of which at most the end has not left. `rest` is what the
+    /// A fault in mid-body, at a mark. What cannot be done leaves the response to go on.
+    pub(super) fn act_at_mark(&mut self, act: Act, decide: &mut dyn Interceptor) {
+        let (Some(id), Download::Watched(watched)) = (self.front_id(), &self.download) else { return };
+        let rest = watched.body.clone();
+        // What has left cannot be replaced by an answer.
+        if matches!(act, Act::Answer(_)) {
+            decide.refused(id, Refusal::TooLate);
+        } else if self.act_on_response(act, Some(&rest), false, decide) == Done::Pipelined {
+            decide.refused(id, Refusal::Pipelined);
+        }
+    }
+
+    /// A fault with the response at the front of the queue, of which at least the end has not left. `rest` is what the
     /// upstream has still to send of it; `close` says that the upstream will close behind it.
     pub(super) fn act_on_response(
         &mut self,

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::body::{Body, Piece};
+use super::body::{Body, walk};
 use super::responses::Download;
 use super::{Done, Exchange, Link, MAX_HEAD, MAX_QUEUE, Malformed, Reply, head, lines, raise};
-use crate::exchange::{Act, Closed, Fate, Interceptor, Made, Part, PeerEnd, Refusal, StreamId, Verdict};
+use crate::exchange::{Act, Closed, Edits, Fate, Interceptor, Made, Part, PeerEnd, Refusal, StreamId, Verdict};
 
 /// What the next byte of the application is.
 #[derive(Debug)]
@@ -85,28 +85,32 @@ impl Link {
                         Err(why) => self.refuse(why, decide),
                     }
                 }
-                Upload::Body { body, then, .. } => {
-                    let (moved, end) = walk(body, rest, &mut self.app.scan);
-                    self.out.to_upstream.extend_from_slice(&rest[..moved]);
-                    at += moved;
+                Upload::Body { body, .. } => {
+                    let (moved, end) = walk(body, rest, &mut self.app.scan, usize::MAX, |_| ());
+                    self.out.to_upstream.extend_from_slice(&rest[..moved.wire]);
+                    at += moved.wire;
                     match end {
-                        Ok(true) => self.upload = (*then).into(),
-                        Ok(false) => break,
+                        Ok(Some((wire, trailers))) => {
+                            at += wire;
+                            self.request_end(&bytes[at - wire..at], trailers, decide);
+                        }
+                        Ok(None) => break,
                         Err(why) => self.broken_request(why, decide),
                     }
                 }
                 Upload::Discard(body) => {
-                    let (moved, end) = walk(body, rest, &mut self.app.scan);
-                    at += moved;
+                    let (moved, end) = walk(body, rest, &mut self.app.scan, usize::MAX, |_| ());
+                    at += moved.wire;
                     match end {
-                        Ok(true) => {
+                        Ok(Some((wire, _))) => {
+                            at += wire;
                             self.upload = Upload::Head;
                             if let Some(Exchange { reply: Reply::Made { ready, .. }, .. }) = self.queue.back_mut() {
                                 *ready = true;
                             }
                             self.answer(decide);
                         }
-                        Ok(false) => break,
+                        Ok(None) => break,
                         Err(why) => self.broken_request(why, decide),
                     }
                 }
@@ -198,6 +202,28 @@ impl Link {
             Some(body) => Upload::Body { of, body, then },
             None => then.into(),
         };
+    }
+
+    /// The request that is being forwarded has arrived to its end, which is in `end`; from `trailers` on there are field
+    /// lines. Nobody is told of the end of a request that was answered before, or of a CONNECT.
+    fn request_end(&mut self, end: &[u8], trailers: usize, decide: &mut dyn Interceptor) {
+        let Upload::Body { of, then, .. } = &self.upload else { return };
+        let (of, then) = (*of, *then);
+        let fields = match (end.len() > trailers + 2).then(|| head::trailers(&end[trailers..])).transpose() {
+            Ok(fields) => fields,
+            Err(why) => return self.broken_request(why, decide),
+        };
+        let edits = if self.queue.back().is_some_and(|last| last.is(of) && !last.connect) {
+            decide.request_end(of, fields.as_ref());
+            decide.stamp(of, Part::RequestEnd)
+        } else {
+            Edits::new()
+        };
+        match fields {
+            Some(fields) => lines::write(end, &fields, &edits, &mut self.out.to_upstream),
+            None => self.out.to_upstream.extend_from_slice(end),
+        }
+        self.upload = then.into();
     }
 
     pub(super) fn set_reply(&mut self, reply: Reply) {
@@ -292,19 +318,6 @@ impl Link {
             Upload::Switching => self.upload = Upload::Tunnel,
             Upload::Body { then, .. } => *then = Then::Tunnel,
             _ => {}
-        }
-    }
-}
-
-/// Steps over as much of a body as there is: bytes taken, and whether they were the last.
-fn walk(body: &mut Body, bytes: &[u8], scan: &mut super::Scan) -> (usize, Result<bool, Malformed>) {
-    let mut at = 0;
-    loop {
-        match body.step(&bytes[at..], scan) {
-            Ok(Piece::Some { wire, .. }) => at += wire,
-            Ok(Piece::End { wire, .. }) => return (at + wire, Ok(true)),
-            Ok(Piece::More) => return (at, Ok(false)),
-            Err(why) => return (at, Err(why)),
         }
     }
 }

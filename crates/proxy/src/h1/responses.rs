@@ -1,11 +1,11 @@
 //! The upstream's side: responses in, towards the application.
 
-use bytes::BytesMut;
-
-use super::body::{Body, Piece};
+use super::body::{Body, walk};
 use super::requests::Upload;
+use super::watched::{Stop, Watch, Watched, Withheld};
 use super::{Done, Exchange, Link, MAX_HEAD, Malformed, Reply, head, lines, raise};
-use crate::exchange::{Act, Closed, Fate, Interceptor, Part, PeerEnd, Refusal, StreamId, Tail, Verdict};
+use crate::exchange::{Act, Closed, Fate, Interceptor, Mark, Part, PeerEnd, Refusal, StreamId, Tail, Verdict};
+use crate::marks::{Cursor, Messages, is_grpc};
 
 /// What the next byte of the upstream is.
 #[derive(Debug)]
@@ -14,6 +14,10 @@ pub(super) enum Download {
     Head,
     /// Of a body that is forwarded.
     Body(Body),
+    /// Of a body that is forwarded and looked at.
+    Watched(Box<Watched>),
+    /// Of the body of a response that is parked at a mark: not taken.
+    AtMark(Box<Watched>),
     /// Of the body of a response whose head is parked: not taken.
     Parked(Box<Kept>),
     /// Of the body of a response that is kept back until its end.
@@ -33,7 +37,7 @@ pub(super) enum Download {
 impl Download {
     /// Whether a response waits for its resume.
     pub(super) fn is_parked(&self) -> bool {
-        matches!(self, Self::Parked(_) | Self::ParkedEnd(_))
+        matches!(self, Self::Parked(_) | Self::AtMark(_) | Self::ParkedEnd(_))
     }
 }
 
@@ -41,7 +45,7 @@ impl Download {
 #[derive(Debug)]
 pub(super) struct Kept {
     raw: Vec<u8>,
-    body: Option<Body>,
+    pub(super) body: Option<Body>,
     /// The upstream will close behind it.
     close: bool,
     /// It opens a tunnel.
@@ -54,27 +58,11 @@ impl Kept {
     }
 }
 
-/// A response that is kept back; `head.body` is what is still to come.
-#[derive(Debug)]
-pub(super) struct Withheld {
-    pub(super) head: Kept,
-    bytes: BytesMut,
-    payload: usize,
-    limit: usize,
-}
-
 #[derive(Debug)]
 pub(super) struct ParkedEnd {
     withheld: Option<Box<Withheld>>,
     end: Vec<u8>,
     trailers: usize,
-}
-
-impl Withheld {
-    /// Framing counts too: chunks of one byte must not be a way to make us keep thousands of times the limit.
-    fn is_full(&self) -> bool {
-        self.payload > self.limit || self.bytes.len() > self.limit.saturating_mul(2).saturating_add(MAX_HEAD)
-    }
 }
 
 impl Link {
@@ -89,7 +77,7 @@ impl Link {
                     self.out.to_app.extend_from_slice(rest);
                     return bytes.len();
                 }
-                Download::Parked(_) | Download::ParkedEnd(_) => break,
+                Download::Parked(_) | Download::AtMark(_) | Download::ParkedEnd(_) => break,
                 Download::Head => {
                     if !self.is_asked_for() {
                         // Empty lines behind a response are no answer to anything.
@@ -113,27 +101,38 @@ impl Link {
                     }
                 }
                 Download::Body(body) => {
-                    let (moved, end) = walk(body, rest, &mut self.upstream.scan, usize::MAX);
+                    let (moved, end) = walk(body, rest, &mut self.upstream.scan, usize::MAX, |_| ());
                     self.out.to_app.extend_from_slice(&rest[..moved.wire]);
                     at += moved.wire;
                     match end {
                         Ok(Some((wire, trailers))) => {
                             at += wire;
-                            self.response_end(None, &bytes[at - wire..at], trailers, decide);
+                            self.response_end(None, None, &bytes[at - wire..at], trailers, decide);
                         }
                         Ok(None) => break,
                         Err(why) => self.ambiguous(why, decide),
                     }
                 }
+                Download::Watched(watched) => {
+                    let (moved, stop) = watched.walk(rest, &mut self.upstream.scan);
+                    let messages = watched.watch.messages;
+                    self.out.to_app.extend_from_slice(&rest[..moved]);
+                    at += moved;
+                    match stop {
+                        Ok(Stop::Mark(mark)) => self.reached(mark, decide),
+                        Ok(Stop::End(Some((wire, trailers)))) => {
+                            at += wire;
+                            self.response_end(None, messages, &bytes[at - wire..at], trailers, decide);
+                        }
+                        Ok(Stop::End(None)) => break,
+                        Err(why) => self.ambiguous(why, decide),
+                    }
+                }
                 Download::Withheld(kept) => {
-                    let Some(body) = &mut kept.head.body else { return at };
-                    let allowed = kept.limit.saturating_sub(kept.payload).saturating_add(1);
-                    let (moved, end) = walk(body, rest, &mut self.upstream.scan, allowed);
-                    kept.bytes.extend_from_slice(&rest[..moved.wire]);
-                    kept.payload += moved.payload;
-                    at += moved.wire;
-                    if kept.is_full() {
-                        self.release_withheld(Some(Refusal::Size), decide);
+                    let (moved, end) = kept.take(rest, &mut self.upstream.scan);
+                    at += moved;
+                    if let Some(why) = kept.overflow() {
+                        self.release_withheld(Some(why), decide);
                         // An end that was seen is looked at again, now as that of a response on its way.
                         continue;
                     }
@@ -143,14 +142,15 @@ impl Link {
                             let Download::Withheld(kept) = std::mem::replace(&mut self.download, Download::Head) else {
                                 return at;
                             };
-                            self.response_end(Some(kept), &bytes[at - wire..at], trailers, decide);
+                            let messages = kept.messages;
+                            self.response_end(Some(kept), messages, &bytes[at - wire..at], trailers, decide);
                         }
                         Ok(None) => break,
                         Err(why) => self.ambiguous(why, decide),
                     }
                 }
                 Download::Drain { body, left } => {
-                    let (moved, end) = walk(body, rest, &mut self.upstream.scan, usize::MAX);
+                    let (moved, end) = walk(body, rest, &mut self.upstream.scan, usize::MAX, |_| ());
                     at += moved.wire;
                     *left = left.saturating_sub(moved.wire as u64);
                     let spent = *left == 0;
@@ -215,18 +215,25 @@ impl Link {
         };
         let connects = connect && status < 300;
         let kept = |body| Kept { raw: raw.to_vec(), body, close: parsed.close, connects };
+        let messages = || is_grpc(&parsed.head.fields).then(Messages::default);
         match decide.response(id, &parsed.head) {
-            Verdict::Pass | Verdict::Watch(_) => self.pass_head(raw, &parsed.head.fields, body, connects, decide),
+            Verdict::Pass => self.pass_head(raw, &parsed.head.fields, body, connects, Watch::default(), decide),
+            Verdict::Watch(marks) => {
+                let messages = messages();
+                let watch = Watch { messages, cursor: Cursor::new(marks, messages.is_some()) };
+                self.pass_head(raw, &parsed.head.fields, body, connects, watch, decide);
+            }
             Verdict::Withhold { limit } => match body {
                 Some(Body::Length(length)) if usize::try_from(length).is_ok_and(|length| length <= limit) => {
-                    self.withhold(kept(body), limit);
+                    self.withhold(kept(body), limit, messages());
                 }
-                Some(Body::Chunked(_) | Body::UntilClose) => self.withhold(kept(body), limit),
+                Some(Body::Chunked(_) | Body::UntilClose) => self.withhold(kept(body), limit, messages()),
                 Some(Body::Length(_)) => {
                     decide.refused(id, Refusal::Size);
-                    self.pass_head(raw, &parsed.head.fields, body, connects, decide);
+                    let watch = Watch { messages: messages(), cursor: None };
+                    self.pass_head(raw, &parsed.head.fields, body, connects, watch, decide);
                 }
-                None => self.pass_head(raw, &parsed.head.fields, body, connects, decide),
+                None => self.pass_head(raw, &parsed.head.fields, body, connects, Watch::default(), decide),
             },
             Verdict::Park => self.download = Download::Parked(Box::new(kept(body))),
             Verdict::Act(act) => {
@@ -234,14 +241,14 @@ impl Link {
                 let close = parsed.close || connects;
                 if self.act_on_response(act, body.as_ref(), close, decide) == Done::Pipelined {
                     decide.refused(id, Refusal::Pipelined);
-                    self.pass_head(raw, &parsed.head.fields, body, connects, decide);
+                    self.pass_head(raw, &parsed.head.fields, body, connects, Watch::default(), decide);
                 }
             }
         }
     }
 
-    fn withhold(&mut self, head: Kept, limit: usize) {
-        self.download = Download::Withheld(Box::new(Withheld { head, bytes: BytesMut::new(), payload: 0, limit }));
+    fn withhold(&mut self, head: Kept, limit: usize, messages: Option<Messages>) {
+        self.download = Download::Withheld(Box::new(Withheld::new(head, limit, messages)));
     }
 
     fn pass_head(
@@ -250,13 +257,14 @@ impl Link {
         fields: &crate::exchange::Fields<'_>,
         body: Option<Body>,
         connects: bool,
+        watch: Watch,
         decide: &mut dyn Interceptor,
     ) {
         let Some(id) = self.front_id() else { return };
         let edits = decide.stamp(id, Part::Response);
         lines::write(raw, fields, &edits, &mut self.out.to_app);
         match body {
-            Some(body) => self.download = Download::Body(body),
+            Some(body) => self.download = watch.over(body),
             None if connects => self.tunnel(),
             None => self.finish(decide),
         }
@@ -283,20 +291,42 @@ impl Link {
         self.answer(decide);
     }
 
-    /// The response has arrived to its end, which is in `end`; from `trailers` on there are field lines.
+    /// A mark of the response at the front of the queue is reached: all before it has been handed on.
+    fn reached(&mut self, mark: Mark, decide: &mut dyn Interceptor) {
+        let Some(id) = self.front_id() else { return };
+        match decide.reached(id, mark) {
+            Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {}
+            Verdict::Park => match std::mem::replace(&mut self.download, Download::Head) {
+                Download::Watched(watched) => self.download = Download::AtMark(watched),
+                other => self.download = other,
+            },
+            Verdict::Act(act) => self.act_at_mark(act, decide),
+        }
+    }
+
+    /// The response has arrived to its end, which is in `end`; from `trailers` on there are field lines. `messages` is
+    /// what was counted.
     fn response_end(
         &mut self,
         withheld: Option<Box<Withheld>>,
+        messages: Option<Messages>,
         end: &[u8],
         trailers: usize,
         decide: &mut dyn Interceptor,
     ) {
         let Some(id) = self.front_id() else { return };
+        let body = withheld.as_ref().map(|kept| kept.content(end));
         let fields = match (end.len() > trailers + 2).then(|| head::trailers(&end[trailers..])).transpose() {
             Ok(fields) => fields,
             Err(why) => return self.ambiguous(why, decide),
         };
-        let tail = Tail { trailers: fields, ..Tail::default() };
+        let messages = messages.map(|mut messages| {
+            if let Some(body) = withheld.as_ref().and_then(|kept| kept.head.body.as_ref()) {
+                messages.pass(body.content_of_end(end));
+            }
+            messages.begun()
+        });
+        let tail = Tail { trailers: fields, body: body.as_deref(), messages };
         match decide.response_end(id, &tail) {
             Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
                 self.pass_end(withheld, end, trailers, decide)
@@ -346,7 +376,7 @@ impl Link {
         }
         self.write_withheld(id, &kept, decide);
         if let Some(body) = kept.head.body {
-            self.download = Download::Body(body);
+            self.download = Watch { messages: kept.messages, cursor: None }.over(body);
         }
     }
 
@@ -363,7 +393,13 @@ impl Link {
                     decide.refused(id, Refusal::Pipelined);
                 }
                 let parsed = head::response(&kept.raw).expect("the head was well-formed when it was parked");
-                self.pass_head(&kept.raw, &parsed.head.fields, kept.body, kept.connects, decide);
+                self.pass_head(&kept.raw, &parsed.head.fields, kept.body, kept.connects, Watch::default(), decide);
+            }
+            Download::AtMark(watched) => {
+                self.download = Download::Watched(watched);
+                if let Some(act) = act {
+                    self.act_at_mark(act, decide);
+                }
             }
             Download::ParkedEnd(parked) => {
                 let ParkedEnd { withheld, end, trailers } = *parked;
@@ -391,15 +427,17 @@ impl Link {
         if how == PeerEnd::Eof {
             let ends_here = match &self.download {
                 Download::Body(Body::UntilClose) => true,
+                Download::Watched(watched) => matches!(watched.body, Body::UntilClose),
                 Download::Withheld(kept) => matches!(kept.head.body, Some(Body::UntilClose)),
                 _ => false,
             };
             if ends_here {
-                let withheld = match std::mem::replace(&mut self.download, Download::Head) {
-                    Download::Withheld(kept) => Some(kept),
-                    _ => None,
+                let (messages, withheld) = match std::mem::replace(&mut self.download, Download::Head) {
+                    Download::Withheld(kept) => (kept.messages, Some(kept)),
+                    Download::Watched(watched) => (watched.watch.messages, None),
+                    _ => (None, None),
                 };
-                self.response_end(withheld, &[], 0, decide);
+                self.response_end(withheld, messages, &[], 0, decide);
                 if self.upstream.ended || self.download.is_parked() {
                     return;
                 }
@@ -412,7 +450,7 @@ impl Link {
                 self.release_withheld(None, decide);
                 self.out.to_app.extend_from_slice(&partial);
             }
-            Download::Body(_) => {
+            Download::Body(_) | Download::Watched(_) => {
                 let partial = std::mem::take(&mut self.upstream.pending);
                 self.out.to_app.extend_from_slice(&partial);
             }
@@ -447,36 +485,6 @@ impl Link {
                 raise(&mut self.out.app, Fate::Fin);
             }
             PeerEnd::Broken | PeerEnd::Refused => self.fail(closed, Fate::Reset, Fate::Close, decide),
-        }
-    }
-}
-
-/// How far a walk over a body went.
-#[derive(Default)]
-struct Moved {
-    wire: usize,
-    payload: usize,
-}
-
-/// Where a message ends: length of the end, and where in it the trailers start.
-type End = Option<(usize, usize)>;
-
-/// Steps over as much of a body as there is, up to its end or until more than `payload` bytes of content were passed; the
-/// end itself is not counted in what was moved.
-fn walk(body: &mut Body, bytes: &[u8], scan: &mut super::Scan, payload: usize) -> (Moved, Result<End, Malformed>) {
-    let mut moved = Moved::default();
-    loop {
-        match body.step(&bytes[moved.wire..], scan) {
-            Ok(Piece::Some { wire, payload }) => {
-                moved.wire += wire;
-                moved.payload += payload;
-            }
-            Ok(Piece::End { wire, trailers }) => return (moved, Ok(Some((wire, trailers)))),
-            Ok(Piece::More) => return (moved, Ok(None)),
-            Err(why) => return (moved, Err(why)),
-        }
-        if moved.payload >= payload {
-            return (moved, Ok(None));
         }
     }
 }

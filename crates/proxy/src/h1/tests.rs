@@ -3,13 +3,14 @@
 mod ends;
 mod faults;
 mod framing;
+mod marks;
 mod pass;
 mod random;
 
 use std::collections::HashMap;
 
 use crate::exchange::{
-    Act, Closed, Edit, Editor, Edits, Fate, Fields, Interceptor, Made, Part, PeerEnd, Refusal, RequestHead,
+    Act, Closed, Edit, Editor, Edits, Fate, Fields, Interceptor, Made, Mark, Part, PeerEnd, Refusal, RequestHead,
     ResponseHead, Resume, StreamId, Tail, Verdict,
 };
 use crate::h1::Link;
@@ -37,6 +38,7 @@ fn up(bytes: impl AsRef<[u8]>) -> Step {
 enum Point {
     Request,
     Response,
+    Mark,
     End,
 }
 
@@ -45,6 +47,8 @@ enum Point {
 struct Script {
     verdicts: HashMap<(u64, Point), Verdict>,
     edits: Vec<Edit>,
+    /// For the ends of requests.
+    end_edits: Vec<Edit>,
     log: Vec<String>,
     open: Vec<u64>,
 }
@@ -100,14 +104,37 @@ impl Interceptor for Script {
     fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
         let trailers = tail.trailers.as_ref();
         self.known(stream);
-        self.log.push(format!("end {} {}", stream.0, trailers.map_or("-".into(), lines)));
+        let mut call = format!("end {} {}", stream.0, trailers.map_or("-".into(), lines));
+        if let Some(messages) = tail.messages {
+            call += &format!(" messages={messages}");
+        }
+        if let Some(body) = tail.body {
+            call += &format!(" body={}", body.escape_ascii());
+        }
+        self.log.push(call);
         self.verdict(stream, Point::End)
+    }
+
+    fn request_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) {
+        self.known(stream);
+        self.log.push(format!("request-end {} {}", stream.0, trailers.map_or("-".into(), lines)));
+    }
+
+    fn reached(&mut self, stream: StreamId, mark: Mark) -> Verdict {
+        self.known(stream);
+        self.log.push(format!("reached {} {mark:?}", stream.0));
+        self.verdict(stream, Point::Mark)
+    }
+
+    fn late(&mut self, stream: StreamId, _: &Fields<'_>) {
+        panic!("nothing comes late on HTTP/1, not for {stream:?}");
     }
 
     fn stamp(&mut self, stream: StreamId, part: Part) -> Edits {
         self.known(stream);
         self.log.push(format!("stamp {} {part:?}", stream.0));
-        self.edits.iter().cloned().collect()
+        let edits = if part == Part::RequestEnd { &self.end_edits } else { &self.edits };
+        edits.iter().cloned().collect()
     }
 
     fn refused(&mut self, stream: StreamId, why: Refusal) {

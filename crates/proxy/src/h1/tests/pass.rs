@@ -36,6 +36,8 @@ fn a_request_and_its_response_pass_and_are_called_in_order() {
         [
             "request 1 POST /p @h [Host=h&Content-Length=3]",
             "stamp 1 Request",
+            "request-end 1 -",
+            "stamp 1 RequestEnd",
             "response 1 200 [Content-Length=2]",
             "stamp 1 Response",
             "end 1 -",

@@ -3,10 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::exchange::Marks;
 use crate::h1::MAX_HEAD;
 
 /// Pieces from which both well-formed and broken messages come about.
-const PIECES: [&str; 30] = [
+const PIECES: [&str; 32] = [
     "GET / HTTP/1.1\r\n",
     "HEAD / HTTP/1.1\r\n",
     "CONNECT a:1 HTTP/1.1\r\n",
@@ -26,6 +27,8 @@ const PIECES: [&str; 30] = [
     "\n",
     "\r",
     "hello",
+    "Content-Type: application/grpc\r\n",
+    "\0\0\0\0\x01",
     "5\r\nhello\r\n",
     "0\r\n\r\n",
     "0\r\nT: v\r\n\r\n",
@@ -60,7 +63,12 @@ fn verdict() -> impl Strategy<Value = Verdict> {
         2 => Just(Verdict::Park),
         2 => any_act().prop_map(Verdict::Act),
         1 => (0usize..9).prop_map(|limit| Verdict::Withhold { limit }),
+        2 => prop::collection::vec(mark(), 0..4).prop_map(|marks| Verdict::Watch(Marks::from_vec(marks))),
     ]
+}
+
+fn mark() -> impl Strategy<Value = Mark> {
+    prop_oneof![(0..4u32).prop_map(Mark::Message), (0..8u64).prop_map(Mark::Bytes)]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -75,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn point() -> impl Strategy<Value = Point> {
-    prop_oneof![Just(Point::Request), Just(Point::Response), Just(Point::End)]
+    prop_oneof![Just(Point::Request), Just(Point::Response), Just(Point::Mark), Just(Point::End)]
 }
 
 proptest! {
@@ -85,7 +93,7 @@ proptest! {
     #[test]
     fn whatever_comes_every_exchange_is_closed_once(
         steps in prop::collection::vec(step(), 1..14),
-        verdicts in prop::collection::hash_map((1u64..6, point()), verdict(), 0..6),
+        verdicts in prop::collection::hash_map((1u64..6, point()), verdict(), 0..8),
     ) {
         let script = Script { verdicts, ..Script::default() };
         let input: usize = steps.iter().map(|s| match s { Step::App(b) | Step::Up(b) => b.len(), _ => 0 }).sum();
@@ -98,6 +106,59 @@ proptest! {
         // Only made answers and refusals add bytes.
         prop_assert!(outcome.to_app.len() <= input + 200 * (requests + 1));
         prop_assert!(outcome.to_upstream.len() <= input);
+    }
+
+    /// Reads of any size: cuts change nothing of a single exchange, whatever is decided. Up to a mark, the application has
+    /// exactly what it would have had directly.
+    #[test]
+    fn cuts_of_a_watched_response_change_nothing(
+        texts in prop::collection::vec("[a-z]{0,9}", 0..5),
+        framing in 0..3usize,
+        sizes in prop::collection::vec(1..30usize, 1..12),
+        marks in prop::collection::vec(mark(), 0..4),
+        verdicts in prop::collection::hash_map(prop_oneof![Just(Point::Mark), Just(Point::End)], verdict(), 0..2),
+        withhold in prop::option::weighted(0.3, 0usize..60),
+        cuts in prop::collection::vec(1..60usize, 0..20),
+        resumes in prop::collection::vec(resume(), 0..4),
+    ) {
+        let body: Vec<u8> = texts
+            .iter()
+            .flat_map(|text| [&[0, 0, 0, 0, text.len() as u8][..], text.as_bytes()].concat())
+            .collect();
+        let head = |line: String| format!("HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\n{line}\r\n").into_bytes();
+        let response = match framing {
+            0 => [head(format!("Content-Length: {}\r\n", body.len())), body.clone()].concat(),
+            1 => [head(String::new()), body.clone()].concat(),
+            _ => {
+                let mut out = head("Transfer-Encoding: chunked\r\n".into());
+                let (mut rest, mut sizes) = (&body[..], sizes.iter().cycle());
+                while !rest.is_empty() {
+                    let (chunk, behind) = rest.split_at(rest.len().min(*sizes.next().expect("endless")));
+                    out.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                    out.extend_from_slice(&[chunk, b"\r\n"].concat());
+                    rest = behind;
+                }
+                out.extend_from_slice(b"0\r\nT: v\r\n\r\n");
+                out
+            }
+        };
+        let mut script = Script { verdicts: verdicts.iter().map(|(p, v)| ((1, *p), v.clone())).collect(), ..Script::default() };
+        let first = withhold.map_or(Verdict::Watch(Marks::from_slice(&marks)), |limit| Verdict::Withhold { limit });
+        script = script.at(1, Point::Response, first);
+        let end = [Step::UpEnd(PeerEnd::Eof)];
+        let resumes: Vec<_> = resumes.into_iter().map(|resume| Step::Resume(1, resume)).collect();
+        let whole = play(&[&[app(GET), up(&response)][..], &end, &resumes].concat(), script.clone());
+        let (mut pieces, mut rest) = (vec![app(GET)], &response[..]);
+        for cut in cuts {
+            let (piece, behind) = rest.split_at(cut.min(rest.len()));
+            pieces.push(up(piece));
+            rest = behind;
+        }
+        pieces.push(up(rest));
+        let cut = play(&[&pieces[..], &end, &resumes].concat(), script);
+        prop_assert_eq!(&cut, &whole);
+        let answered = whole.to_app.starts_with(b"HTTP/1.1 503");
+        prop_assert!(answered || response.starts_with(&whole.to_app));
     }
 
     /// Without faults, bytes that leave are a prefix of those that came.
