@@ -14,6 +14,7 @@ use aftershock_core::span::{Association, Ending, Instant, Pass, PassedBy};
 use super::*;
 
 mod arbitrated;
+mod replicated;
 mod simulated;
 mod streams;
 
