@@ -1,28 +1,36 @@
-//! The laboratory's cases: a topology, a scenario, a fault, each in a file of the repository, built in so that the
-//! demo needs nothing but this binary.
+//! Cases to evaluate: a topology, a scenario, a fault, each in a file. The laboratory's own are files of the repository,
+//! built in so that the demo needs nothing but this binary.
 
 use std::time::Duration;
 
 use aftershock_control::scenario::{Scenario, TemporalFault};
-use aftershock_lab::truth::{Fate, Question};
+use aftershock_core::event::ApiRef;
+use aftershock_core::plan::Plan;
+use aftershock_lab::truth::{Fate, Question, Window};
 use aftershock_lab::{RunningLab, Topology};
 use anyhow::{Context, bail};
 
+/// A file: its name, for messages, and its text.
+pub(crate) type File<'a> = (&'a str, &'a str);
+
 /// One case.
-pub(crate) struct Case {
+pub(crate) struct Case<'a> {
     /// Its name in reports.
-    pub(crate) id: &'static str,
+    pub(crate) id: &'a str,
     /// What happens, in a sentence.
-    pub(crate) story: &'static str,
-    topology: (&'static str, &'static str),
-    scenario: (&'static str, &'static str),
-    fault: (&'static str, &'static str),
-    /// What the lab's own logs and ledgers must say of a round in which the fault was injected.
-    truth: fn() -> Vec<Question>,
+    pub(crate) story: &'a str,
+    pub(crate) topology: File<'a>,
+    pub(crate) scenario: File<'a>,
+    pub(crate) fault: File<'a>,
+    /// The request of the topology that ordinary traffic is made of.
+    pub(crate) ordinary: Option<&'a str>,
+    /// What the lab's own logs and ledgers must say of a round in which the fault was injected, beyond that it was in its
+    /// window and alone.
+    pub(crate) truth: fn() -> Vec<Question>,
 }
 
 /// How long the lab's services may take to end what a round left running, before they are asked.
-const SETTLED_WITHIN: Duration = Duration::from_secs(5);
+pub(crate) const SETTLED_WITHIN: Duration = Duration::from_secs(5);
 
 macro_rules! file {
     ($path:literal) => {
@@ -31,13 +39,14 @@ macro_rules! file {
 }
 
 /// Every case, those of the demo first.
-pub(crate) const ALL: &[Case] = &[
+pub(crate) const ALL: &[Case<'static>] = &[
     Case {
         id: "payment-post-effect",
         story: "Online Boutique: the charge is made, its answer is lost, the client tries again",
         topology: file!("topologies/online-boutique.yaml"),
         scenario: file!("scenarios/online-boutique/checkout.yaml"),
         fault: file!("scenarios/online-boutique/lost-charge.yaml"),
+        ordinary: Some("checkout"),
         truth: || {
             vec![
                 Question::lost_after_effect("Charge", "charges"),
@@ -52,6 +61,7 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/fig2-patterns.yaml"),
         scenario: file!("scenarios/fig2-patterns/checkout.yaml"),
         fault: file!("scenarios/fig2-patterns/double-charge.yaml"),
+        ordinary: Some("checkout"),
         truth: || vec![Question::lost_after_effect("ChargeCard", "charges"), Question::entries("charges", 2)],
     },
     Case {
@@ -60,6 +70,7 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/fig2-patterns.yaml"),
         scenario: file!("scenarios/fig2-patterns/signup.yaml"),
         fault: file!("scenarios/fig2-patterns/success-before-risk.yaml"),
+        ordinary: Some("signup"),
         truth: || vec![Question::received_in_order("signup", "CreateUser", "RiskCheck"), Question::entries("users", 1)],
     },
     Case {
@@ -68,6 +79,7 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/fig2-patterns.yaml"),
         scenario: file!("scenarios/fig2-patterns/page.yaml"),
         fault: file!("scenarios/fig2-patterns/third-product.yaml"),
+        ordinary: Some("page"),
         truth: || vec![Question::lost_answer("GetProduct", 3)],
     },
     Case {
@@ -76,6 +88,7 @@ pub(crate) const ALL: &[Case] = &[
         topology: file!("topologies/fan.yaml"),
         scenario: file!("scenarios/fan/batch.yaml"),
         fault: file!("scenarios/fan/third-store.yaml"),
+        ordinary: Some("batch"),
         truth: || vec![Question::only_fault("put_item", Fate::ResponseReplaced), Question::entries("items", 10)],
     },
 ];
@@ -86,9 +99,9 @@ pub(crate) const SHOWN: usize = 4;
 /// The subnet that the scenario files are written for; `aftershock lab up` uses it by default.
 pub(crate) const SUBNET: [u8; 3] = [127, 77, 1];
 
-impl Case {
+impl Case<'_> {
     /// The topology's name: cases that share it share a running lab.
-    pub(crate) fn topology_name(&self) -> &'static str {
+    pub(crate) fn topology_name(&self) -> &str {
         self.topology.0
     }
 
@@ -111,12 +124,28 @@ impl Case {
     pub(crate) fn fault(&self) -> anyhow::Result<TemporalFault> {
         Ok(TemporalFault::parse(self.fault.0, self.fault.1)?)
     }
+}
 
-    /// What the lab's own logs and ledgers hold against the claim that the fault of this case happened in the round with
-    /// this key, in its window and nowhere else. Nothing if they agree.
-    pub(crate) async fn contradictions(&self, lab: &RunningLab, key: &str) -> anyhow::Result<Vec<String>> {
-        let found = lab.judge(key, &(self.truth)(), SETTLED_WITHIN).await;
-        let found = found.context("failed to read the lab's event logs")?;
-        Ok(found.iter().map(ToString::to_string).collect())
-    }
+/// What the lab's own logs must say of the faults of a plan: each in its window, and nothing else.
+pub(crate) fn windows(lab: &RunningLab, plan: &Plan) -> anyhow::Result<Vec<Question>> {
+    let window = |index: usize| {
+        // One instance on either side and gRPC: one connection carries all passes of the target.
+        let grpc = match &plan.faults[index].target.api {
+            ApiRef::Api(api) => api.operation.is_grpc(),
+            ApiRef::Group(_) => false,
+        };
+        let ordered = grpc && lab.replicas() == 1;
+        let window = Window::of(lab.topology(), plan, index, ordered);
+        let window = window.with_context(|| format!("the lab cannot judge fault {}", index + 1))?;
+        Ok(Question::Window(Box::new(window)))
+    };
+    (0..plan.faults.len()).map(window).collect()
+}
+
+/// What the lab's own logs and ledgers hold against the claim that all of `truth` is so in the round with this key.
+/// Nothing if they agree.
+pub(crate) async fn contradictions(lab: &RunningLab, key: &str, truth: &[Question]) -> anyhow::Result<Vec<String>> {
+    let found = lab.judge(key, truth, SETTLED_WITHIN).await;
+    let found = found.context("failed to read the lab's event logs")?;
+    Ok(found.iter().map(ToString::to_string).collect())
 }

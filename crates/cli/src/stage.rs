@@ -1,5 +1,6 @@
 //! A stage of our own: a controller in this process and a running lab, for the demo and for evaluations.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use aftershock_control::client::Client;
@@ -8,7 +9,8 @@ use aftershock_control::scenario::TemporalFault;
 use aftershock_control::server::{Controller, Options};
 use aftershock_core::name::nearest;
 use aftershock_generate::Synthesis;
-use aftershock_lab::{Propagation, Role, RunningLab, up};
+use aftershock_lab::truth::Question;
+use aftershock_lab::{Propagation, Role, RunningLab, Topology, up};
 use anyhow::Context;
 
 use crate::cases::{self, Case};
@@ -20,13 +22,31 @@ const REGISTER_WITHIN: Duration = Duration::from_secs(10);
 /// How long the processes of a lab may take to end.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
+/// How a stage is set, beyond the case.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setting {
+    /// Replaces what the topology says of propagation.
+    pub(crate) propagation: Option<Propagation>,
+    /// Instances of each service.
+    pub(crate) replicas: NonZeroU16,
+    /// Clean rounds of each case.
+    pub(crate) rounds: u32,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Setting { propagation: None, replicas: NonZeroU16::MIN, rounds: 10 }
+    }
+}
+
 /// A case made ready: clean rounds recorded, its guard solved for.
 pub(crate) struct Rehearsal<'a> {
-    pub(crate) case: &'a Case,
+    pub(crate) case: &'a Case<'a>,
     pub(crate) lab: &'a RunningLab,
     pub(crate) recording: Recording,
     pub(crate) synthesis: Synthesis,
     fault: TemporalFault,
+    truth: Vec<Question>,
     runner: Runner,
 }
 
@@ -40,6 +60,12 @@ impl Rehearsal<'_> {
     pub(crate) fn fault(&self) -> &TemporalFault {
         &self.fault
     }
+
+    /// What the lab's own logs and ledgers hold against the claim that the fault happened in the round with this key, in
+    /// its window and nowhere else. Nothing if they agree.
+    pub(crate) async fn contradictions(&self, key: &str) -> anyhow::Result<Vec<String>> {
+        cases::contradictions(self.lab, key, &self.truth).await
+    }
 }
 
 /// What was learnt of the processes while they ran.
@@ -52,7 +78,7 @@ pub(crate) struct Usage {
 }
 
 /// The cases with these names, or all.
-pub(crate) fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Case>> {
+pub(crate) fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Case<'static>>> {
     if names.is_empty() {
         return Ok(cases::ALL.iter().collect());
     }
@@ -66,22 +92,22 @@ pub(crate) fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Case>> {
     names.iter().map(find).collect()
 }
 
-/// Put every case of `chosen` on a stage, record `rounds` clean rounds of it, solve its guard, and hand it to `act`.
-/// Cases that share a topology share a running lab. Everything started is stopped, also on an error.
+/// Put every case of `chosen` on a stage, record its clean rounds, solve its guard, and hand it to `act`. Cases that share
+/// a topology share a running lab. Everything started is stopped, also on an error.
 pub(crate) async fn rehearse(
-    chosen: &[&'static Case],
-    propagation: Option<Propagation>,
-    rounds: u32,
+    chosen: &[&Case<'_>],
+    setting: Setting,
     mut act: impl AsyncFnMut(Rehearsal<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<Usage> {
     let mut usage = Usage::default();
     let mut topologies: Vec<&str> = chosen.iter().map(|case| case.topology_name()).collect();
     topologies.dedup();
     for topology in topologies {
-        let of_topology: Vec<&Case> = chosen.iter().copied().filter(|case| case.topology_name() == topology).collect();
-        let stage = Stage::set(of_topology[0], propagation).await?;
+        let of_topology: Vec<&Case<'_>> =
+            chosen.iter().copied().filter(|case| case.topology_name() == topology).collect();
+        let stage = Stage::set(of_topology[0].topology()?, setting).await?;
         for case in of_topology {
-            let rehearsal = stage.rehearsal(case, rounds).await?;
+            let rehearsal = stage.rehearsal(case, setting.rounds).await?;
             act(rehearsal).await.with_context(|| format!("in case {}", case.id))?;
         }
         stage.measure(&mut usage);
@@ -90,28 +116,30 @@ pub(crate) async fn rehearse(
     Ok(usage)
 }
 
-struct Stage {
+/// A controller in this process, and a lab whose sidecars have registered with it.
+pub(crate) struct Stage {
     controller: Controller,
-    client: Client,
-    lab: RunningLab,
+    pub(crate) client: Client,
+    pub(crate) lab: RunningLab,
 }
 
 impl Stage {
-    async fn set(case: &Case, propagation: Option<Propagation>) -> anyhow::Result<Stage> {
+    pub(crate) async fn set(topology: Topology, setting: Setting) -> anyhow::Result<Stage> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let controller = Controller::start(listener, Options::default()).await?;
         let url = format!("http://{}", controller.address());
         let mut options = command::lab_options()?;
         options.control = Some(url.clone());
-        options.propagation = propagation;
+        options.propagation = setting.propagation;
+        options.replicas = setting.replicas;
         let client = Client::new(&url)?;
-        let lab = up(case.topology()?, &options).await?;
-        let wanted = lab.topology().services().len();
+        let lab = up(topology, &options).await?;
+        let wanted = lab.topology().services().len() * usize::from(lab.replicas());
         command::status::registered(&client, wanted, REGISTER_WITHIN).await?;
         Ok(Stage { controller, client, lab })
     }
 
-    async fn rehearsal<'a>(&'a self, case: &'a Case, rounds: u32) -> anyhow::Result<Rehearsal<'a>> {
+    async fn rehearsal<'a>(&'a self, case: &'a Case<'a>, rounds: u32) -> anyhow::Result<Rehearsal<'a>> {
         let scenario = case.scenario(&self.lab)?;
         let mut fault = case.fault()?;
         scenario.check(&fault)?;
@@ -119,7 +147,9 @@ impl Stage {
         let recording = Recording::make(&runner, rounds).await?;
         let synthesis = command::generate::resolve(&fault, 0, None, &recording.traces)?;
         fault.plan.faults[0] = synthesis.tfic.clone();
-        Ok(Rehearsal { case, lab: &self.lab, recording, synthesis, fault, runner })
+        let mut truth = cases::windows(&self.lab, &fault.plan)?;
+        truth.extend((case.truth)());
+        Ok(Rehearsal { case, lab: &self.lab, recording, synthesis, fault, truth, runner })
     }
 
     fn measure(&self, usage: &mut Usage) {
@@ -131,7 +161,7 @@ impl Stage {
         }
     }
 
-    async fn strike(self) {
+    pub(crate) async fn strike(self) {
         self.controller.shutdown().await;
         self.lab.stop(STOP_WITHIN).await;
     }

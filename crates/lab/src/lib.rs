@@ -9,6 +9,7 @@ mod admin;
 pub mod events;
 pub mod expand;
 mod file;
+mod load;
 mod names;
 mod resolve;
 mod route;
@@ -19,6 +20,7 @@ pub mod truth;
 mod up;
 
 pub use file::TopologyFile;
+pub use load::{Load, LoadError, Ordinary};
 pub use route::Route;
 pub use scalar::{GrpcCode, Status};
 pub use topology::{Propagation, Topology};

@@ -5,11 +5,13 @@
 //! arrived, a status that changed on the way.
 
 mod question;
+mod window;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 pub use self::question::Question;
+pub use self::window::{NoWindow, Window};
 
 use crate::events::{Event, Failure, Kind, Nanoseconds, Outcome};
 
@@ -120,6 +122,8 @@ impl Call {
         let callers_half = self.request_sent.is_some();
         match (&self.response_sent, &self.response_received, &self.failed) {
             (Some(sent), Some(received), _) if sent.status == received.status => Fate::Whole,
+            // Nobody waited for it any more when it was sent.
+            (Some(sent), None, Some((gave_up, _))) if *gave_up < sent.at => Fate::LeftByCaller,
             (Some(_), Some(_), _) => Fate::ResponseReplaced,
             (Some(_), None, Some(_)) => Fate::ResponseLost,
             (Some(_), None, None) if callers_half => Fate::Open,

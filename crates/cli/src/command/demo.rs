@@ -15,8 +15,6 @@ use crate::{Ended, draw};
 
 /// The schema of the JSON result.
 const SCHEMA: &str = "aftershock.dev/demo/v1";
-/// Clean rounds of the shop, and of each pattern.
-const ROUNDS: u32 = 10;
 /// Rounds with the fault before the demo gives up on it. One is what it takes.
 const MOST_ATTEMPTS: u32 = 3;
 
@@ -43,7 +41,7 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct Round {
-    scenario: &'static str,
+    scenario: String,
     pattern: Option<Pattern>,
     verdict: Verdict,
     /// Rounds with the fault until it was injected.
@@ -72,8 +70,8 @@ impl Demo {
         let human = self.format == Format::Human;
         let (program, arguments) = super::sidecar_binary()?;
         let mut rounds = Vec::new();
-        let shown: Vec<&Case> = cases::ALL.iter().take(cases::SHOWN).collect();
-        let usage = stage::rehearse(&shown, None, ROUNDS, async |rehearsal: Rehearsal<'_>| {
+        let shown: Vec<&Case<'_>> = cases::ALL.iter().take(cases::SHOWN).collect();
+        let usage = stage::rehearse(&shown, stage::Setting::default(), async |rehearsal: Rehearsal<'_>| {
             if human {
                 introduce(&rehearsal);
             }
@@ -155,9 +153,9 @@ fn guard(rehearsal: &Rehearsal<'_>) -> String {
 
 async fn round(rehearsal: &Rehearsal<'_>, outcome: &RoundOutcome, attempts: u32) -> anyhow::Result<Round> {
     let fault = outcome.finished.faults.first();
-    let contradictions = rehearsal.case.contradictions(rehearsal.lab, &outcome.key).await?;
+    let contradictions = rehearsal.contradictions(&outcome.key).await?;
     Ok(Round {
-        scenario: rehearsal.case.id,
+        scenario: rehearsal.case.id.to_owned(),
         pattern: rehearsal.synthesis.tfic.pattern,
         verdict: outcome.finished.verdict,
         attempts,

@@ -1,5 +1,7 @@
 //! `aftershock lab`.
 
+mod evaluate;
+
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
@@ -7,12 +9,11 @@ use std::time::Duration;
 
 use aftershock_lab::{Propagation, Topology, up};
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
 
+use self::evaluate::Evaluate;
 use super::AtControl;
-use crate::output::{self, Format};
-use crate::stage::{self, Rehearsal};
-use crate::{Ended, cases};
+use crate::Ended;
+use crate::output;
 
 /// Mock services from a topology file: real processes, each with its sidecar.
 #[derive(Debug, Subcommand)]
@@ -47,29 +48,6 @@ pub(crate) struct Up {
     logs: Option<PathBuf>,
     #[command(flatten)]
     at: AtControl,
-}
-
-/// Inject the built-in cases many times, and compare each verdict with the lab's own logs and ledgers.
-///
-/// Starts its own lab and controller. Ends with 2 unless every round is `injected`, its finding is the declared one, and
-/// the logs agree.
-#[derive(Debug, Args)]
-pub(crate) struct Evaluate {
-    /// Rounds with the fault, for each case.
-    #[arg(long, default_value_t = 50)]
-    trials: u32,
-    /// Clean rounds before them, for each case.
-    #[arg(long, default_value_t = 10)]
-    rounds: u32,
-    /// Trace context that services hand on, instead of what the topology says.
-    #[arg(long, value_enum)]
-    propagation: Option<PropagationArgument>,
-    /// Only these cases.
-    #[arg(long = "case", value_name = "NAME")]
-    cases: Vec<String>,
-    /// How the result is printed.
-    #[arg(long, value_enum, default_value_t)]
-    format: Format,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -157,95 +135,4 @@ impl Up {
             }
         }
     }
-}
-
-/// One line of the evaluation.
-#[derive(Debug, Serialize)]
-struct Row {
-    scenario: &'static str,
-    trials: u32,
-    injected: u32,
-    as_declared: u32,
-    disagree: u32,
-    /// What was not as it should be, trial by trial.
-    differences: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct Report {
-    schema: &'static str,
-    propagation: String,
-    rows: Vec<Row>,
-}
-
-impl Evaluate {
-    async fn run(self) -> anyhow::Result<Ended> {
-        let chosen = stage::choose(&self.cases)?;
-        let propagation: Option<Propagation> = self.propagation.map(Into::into);
-        let mut report = Report {
-            schema: "aftershock.dev/evaluation/v1",
-            propagation: propagation.map_or("as shipped", Propagation::name).to_owned(),
-            rows: Vec::new(),
-        };
-        stage::rehearse(&chosen, propagation, self.rounds, async |rehearsal: Rehearsal<'_>| {
-            report.rows.push(evaluate(&rehearsal, self.trials).await?);
-            Ok(())
-        })
-        .await?;
-        let good = report
-            .rows
-            .iter()
-            .all(|row| row.injected == row.trials && row.as_declared == row.trials && row.disagree == 0);
-        match self.format {
-            Format::Json => output::json(&report)?,
-            Format::Human => {
-                let mut table = output::table(["case", "trials", "injected", "as declared", "logs disagree"]);
-                for row in &report.rows {
-                    table.add_row([
-                        row.scenario.to_owned(),
-                        row.trials.to_string(),
-                        row.injected.to_string(),
-                        row.as_declared.to_string(),
-                        row.disagree.to_string(),
-                    ]);
-                }
-                output::line(table);
-                for difference in report.rows.iter().flat_map(|row| &row.differences) {
-                    output::line(format!("  {difference}"));
-                }
-            }
-        }
-        Ok(if good { Ended::AsExpected } else { Ended::Unexpected })
-    }
-}
-
-async fn evaluate(rehearsal: &Rehearsal<'_>, trials: u32) -> anyhow::Result<Row> {
-    let case: &cases::Case = rehearsal.case;
-    let mut row = Row { scenario: case.id, trials, injected: 0, as_declared: 0, disagree: 0, differences: Vec::new() };
-    let progress = crate::progress::Progress::new(case.id, trials.into());
-    for trial in 1..=trials {
-        let outcome = rehearsal.inject().await?;
-        let verdict = outcome.finished.verdict;
-        let injected = verdict == aftershock_control::api::Verdict::Injected;
-        let contradictions = case.contradictions(rehearsal.lab, &outcome.key).await?;
-        row.injected += u32::from(injected);
-        row.as_declared += u32::from(outcome.as_declared);
-        if !injected {
-            let reasons: Vec<&String> = outcome.finished.faults.iter().flat_map(|fault| &fault.reasons).collect();
-            row.differences.push(format!("{} trial {trial}: {verdict}: {reasons:?}", case.id));
-        }
-        if !outcome.as_declared {
-            row.differences.push(format!(
-                "{} trial {trial}: oracle {}: {:?}",
-                case.id, outcome.oracle.found, outcome.oracle.differences
-            ));
-        }
-        if injected != contradictions.is_empty() {
-            row.disagree += 1;
-            let shown = if injected { contradictions.join("; ") } else { "the fault happened".to_owned() };
-            row.differences.push(format!("{} trial {trial}: verdict {verdict}, but the lab's logs: {shown}", case.id));
-        }
-        progress.step();
-    }
-    Ok(row)
 }

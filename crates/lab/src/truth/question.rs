@@ -1,6 +1,6 @@
 //! Claims about a round as values, so that a case can list what must be true of it.
 
-use super::{Contradiction, Fate, Log};
+use super::{Contradiction, Fate, Log, Window};
 use crate::events::Ledger;
 
 /// What the services' own logs and ledgers are expected to say about one business key.
@@ -29,6 +29,8 @@ pub enum Question {
         /// The ledger's name.
         ledger: String,
     },
+    /// The only fault is that of a plan, in the window that its target allows.
+    Window(Box<Window>),
     /// At this caller a success of `first` was received before any answer of `second`.
     ReceivedInOrder {
         /// The calling service.
@@ -108,6 +110,7 @@ impl Question {
             Self::OnlyFault { api, fate } => log.only_fault(api, fate).map(drop),
             Self::LostAnswer { api, k } => log.lost_answer(api, *k).map(drop),
             Self::LostAfterEffect { api, ledger } => log.lost_after_effect(api, ledger).map(drop),
+            Self::Window(window) => window.judge(log).map(drop),
             Self::ReceivedInOrder { caller, first, second } => log.received_in_order(caller, first, second),
             Self::Entries { ledger: name, count } => {
                 counted(format!("number of entries in {name}: {count}"), *count, named(name).map(|ledger| ledger.count))

@@ -322,6 +322,12 @@ impl RunningLab {
         &self.topology
     }
 
+    /// Instances of each service.
+    pub fn replicas(&self) -> u16 {
+        let instances = self.sites.values().next().map_or(1, Vec::len);
+        u16::try_from(instances).expect("there are at most as many as subnets")
+    }
+
     /// Where logs and sidecar configurations are.
     pub fn directory(&self) -> &Path {
         &self.directory

@@ -9,3 +9,4 @@ mod peers;
 mod processes;
 mod running;
 mod topology_files;
+mod window;

@@ -530,3 +530,32 @@ async fn every_replica_answers_for_the_ledgers_of_all() {
     let ledger = lab.ledger("charges", "k").await.unwrap();
     assert_eq!((ledger.count, ledger.entries.len()), (1, 1));
 }
+
+#[tokio::test]
+async fn ordinary_traffic_has_keys_of_its_own_and_each_of_its_requests_that_was_interfered_with_is_named() {
+    for (faulty, expected) in [(usize::MAX, 0), (3, 1)] {
+        let lose = move |_: &str, number| if number == faulty { Act::LoseAnswer } else { Act::Pass };
+        let hop = Hop::start(lose).await;
+        let lab = start_with_hop(shipped("fig2-patterns"), "payment", &hop, None).await;
+        let load = lab.load("checkout", "ordinary-", 200.0).unwrap();
+        log_when(&lab, "ordinary-5", |log| log.calls_of("post_checkout").any(|call| call.response_sent.is_some()))
+            .await;
+        let ordinary = lab.unload(load, Duration::from_secs(10)).await.unwrap();
+        assert!(ordinary.requests >= 6, "{ordinary:?}");
+        assert_eq!(ordinary.faulted.len(), expected, "{ordinary:?}");
+        assert!(ordinary.faulted.iter().all(|found| found.contains("ResponseLost")), "{ordinary:?}");
+        assert_eq!(lab.ledger("charges", "ordinary-0").await.unwrap().count, 1);
+    }
+}
+
+#[tokio::test]
+async fn ordinary_traffic_that_cannot_be_is_refused_by_name() {
+    let lab = start(shipped("fan")).await;
+    assert_eq!(
+        lab.load("batches", "k", 1.0).unwrap_err().to_string(),
+        "unknown request `batches`, did you mean `batch`?"
+    );
+    for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(lab.load("batch", "k", rate).is_err(), "{rate}");
+    }
+}
