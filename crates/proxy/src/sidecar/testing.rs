@@ -620,9 +620,9 @@ impl Net {
         passage
     }
 
-    /// The next fault that is to act on a message that was let go is refused.
-    pub(crate) fn refuse_next(&mut self, why: Refusal) {
-        self.refuse_resumed = Some(why);
+    /// Whether the next message that was let go meets a refusal, if a fault is to act on it.
+    pub(crate) fn refuse_next(&mut self, why: Option<Refusal>) {
+        self.refuse_resumed = why;
     }
 
     /// [`Net::response`]; what it lets go is refused.

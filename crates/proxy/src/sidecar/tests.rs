@@ -12,3 +12,4 @@ mod leases;
 mod monkey;
 mod ordinary;
 mod random;
+mod replicas;

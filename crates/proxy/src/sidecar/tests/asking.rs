@@ -367,7 +367,7 @@ fn a_grant_that_the_editor_cannot_use_is_handed_back_and_the_shot_does_not_come_
         let mut shop = Shop::armed(&[third(Phase::Request, Fault::Abort)]);
         let (leg, _) = shop.send();
         let ask = shop.asked();
-        shop.net.refuse_next(why);
+        shop.net.refuse_next(Some(why));
         shop.rule_on(&ask, 3, Ruling::Grant);
         is_through(&mut shop.net);
         assert_eq!(shop.said(), [handed_back(&ask)]);
