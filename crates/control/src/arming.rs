@@ -4,13 +4,20 @@
 //! acts at the callee's. What cannot work is refused here, with the nearest name that would have been valid.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use aftershock_core::duration::Interval;
 use aftershock_core::event::{ApiRef, CountedEvent, Event, OutcomeFilter};
 use aftershock_core::id::CallId;
 use aftershock_core::name::{Api, Service, nearest};
+use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic};
 use aftershock_core::trace::Trace;
 use aftershock_generate::{GenerateError, validate};
+
+use crate::api::{StartRound, TaggedTraffic};
+
+const MILLION: u32 = 1_000_000;
 
 /// The registered sidecars, as arming sees them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,7 +37,12 @@ pub(crate) struct Armament {
     pub(crate) events: Vec<CountedEvent>,
     /// Apis that a rule mentions, and those with such an Api beneath them in the traces.
     pub(crate) gap_apis: BTreeSet<Api>,
+    /// What each service calls in the traces.
+    pub(crate) known_calls: BTreeMap<Service, BTreeSet<Api>>,
 }
+
+/// The longest that a pass may be told to wait for the arbiter.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a plan is not armed. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -149,6 +161,37 @@ pub(crate) enum Refusal {
         /// Which fault of the plan, from 0.
         fault: usize,
     },
+    /// A service that may not be faulted.
+    #[error(
+        "faults[{fault}]: `{service}`, {role}, is not among the services that this controller lets faults touch: {allowed}"
+    )]
+    NotFaultable {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// The service.
+        service: Service,
+        /// What it has to do with the fault.
+        role: &'static str,
+        /// The list.
+        allowed: String,
+    },
+    /// An outcome override that says nothing that can be applied.
+    #[error("outcomes[{index}]: {problem}")]
+    Outcome {
+        /// Which, from 0.
+        index: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Ordinary traffic that cannot be tagged.
+    #[error("traffic: {0}")]
+    Traffic(String),
+    /// A stop condition that would never or always hold.
+    #[error("stop: {0}")]
+    Stop(String),
+    /// A timeout that cannot work.
+    #[error("arbiter_timeout: expected more than 0 and at most {longest}, found {0}", longest = Interval(LONGEST_TIMEOUT))]
+    ArbiterTimeout(Interval),
     /// On the clean traces it would not fire.
     #[error("on the clean traces of the scenario the plan could not work: {0}")]
     CannotFire(#[from] GenerateError),
@@ -160,19 +203,30 @@ pub(crate) enum Refusal {
     },
 }
 
-/// Resolve `plan` for the sidecars that are registered and the clean traces of its scenario; none if it was never
-/// recorded, then names are checked against the sidecars alone.
+/// Resolve a round for the sidecars that are registered and the clean traces of its scenario; none if it was never
+/// recorded, then names are checked against the sidecars alone. Faults may only touch `faultable`, if there is a list.
 ///
 /// # Errors
 /// When it could not work; see [`Refusal`].
-pub(crate) fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> Result<Armament, Refusal> {
+pub(crate) fn resolve(
+    request: &StartRound,
+    faultable: Option<&BTreeSet<Service>>,
+    instances: &Instances,
+    traces: &[Trace],
+) -> Result<Armament, Refusal> {
     if instances.count.is_empty() {
         return Err(Refusal::NoSidecar);
     }
+    let plan = &request.plan;
     let map = Surroundings::new(plan, instances, traces);
+    map.check_circumstances(request)?;
     let mut rules = Vec::new();
     for (index, fault) in plan.faults.iter().enumerate() {
-        rules.push(map.rule(index, fault)?);
+        let rule = map.rule(index, fault)?;
+        if let Some(allowed) = faultable {
+            check_faultable(&rule, allowed)?;
+        }
+        rules.push(rule);
         for atom in &fault.guard.after {
             map.check_atom(index, atom)?;
         }
@@ -185,7 +239,30 @@ pub(crate) fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> R
     let mentioned: BTreeSet<&Api> =
         rules.iter().flat_map(|rule| &rule.apis).chain(events.iter().flat_map(|event| &event.apis)).collect();
     let gap_apis = above(&mentioned, traces);
-    Ok(Armament { rules, events, gap_apis })
+    Ok(Armament { rules, events, gap_apis, known_calls: known_calls(traces) })
+}
+
+/// A fault touches the service where it acts and those whose calls it is about.
+fn check_faultable(rule: &Rule, allowed: &BTreeSet<Service>) -> Result<(), Refusal> {
+    let callees = rule.apis.iter().map(|api| (&api.service, "whose call it would be about"));
+    let mut touched = std::iter::once((&rule.service, "where the fault would act")).chain(callees);
+    let Some((service, role)) = touched.find(|(service, _)| !allowed.contains(*service)) else { return Ok(()) };
+    let allowed = match allowed.is_empty() {
+        true => "none".to_owned(),
+        false => list(allowed.iter().map(Service::as_str)),
+    };
+    Err(Refusal::NotFaultable { fault: rule.index, service: service.clone(), role, allowed })
+}
+
+/// What each service calls in `traces`.
+fn known_calls(traces: &[Trace]) -> BTreeMap<Service, BTreeSet<Api>> {
+    let mut known: BTreeMap<Service, BTreeSet<Api>> = BTreeMap::new();
+    for call in traces.iter().flat_map(|trace| &trace.calls) {
+        if let Some(caller) = &call.caller {
+            known.entry(caller.clone()).or_default().insert(call.api.clone());
+        }
+    }
+    known
 }
 
 /// `apis`, and every Api that in a trace has one of them beneath it.
@@ -231,6 +308,78 @@ impl<'a> Surroundings<'a> {
             .chain(traces.iter().flat_map(Trace::services))
             .collect();
         Surroundings { plan, instances, traces, callers, services }
+    }
+
+    /// What a round is run under besides its plan.
+    fn check_circumstances(&self, request: &StartRound) -> Result<(), Refusal> {
+        for (index, outcome) in request.outcomes.iter().enumerate() {
+            self.check_outcome(outcome, &request.outcomes[..index])
+                .map_err(|problem| Refusal::Outcome { index, problem })?;
+        }
+        if let Some(traffic) = &request.traffic {
+            self.check_traffic(traffic).map_err(Refusal::Traffic)?;
+        }
+        match request.stop {
+            Some(stop) if stop.errors_per_million >= MILLION => {
+                let found = stop.errors_per_million;
+                return Err(Refusal::Stop(format!(
+                    "expected less than {MILLION} errors in a million, which none can exceed, found {found}"
+                )));
+            }
+            _ => {}
+        }
+        match request.arbiter_timeout {
+            Some(found) if found.0.is_zero() || found.0 > LONGEST_TIMEOUT => Err(Refusal::ArbiterTimeout(found)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_outcome(&self, outcome: &OutcomeOverride, before: &[OutcomeOverride]) -> Result<(), String> {
+        outcome.check().map_err(|error| error.to_string())?;
+        if before.iter().any(|other| other.api == outcome.api) {
+            return Err(format!("there is one of `{}` already", outcome.api));
+        }
+        let service = &outcome.api.service;
+        match self.services.contains(service) {
+            true => Ok(()),
+            false => Err(format!("unknown service `{service}`{}", hint(service.as_str(), self.names()))),
+        }
+    }
+
+    fn check_traffic(&self, traffic: &TaggedTraffic) -> Result<(), String> {
+        let TaggedTraffic { entry, tagging } = traffic;
+        if !self.instances.count.contains_key(entry) {
+            let registered = self.instances.count.keys().map(Service::as_str);
+            return Err(format!("no sidecar of `{entry}` is registered{}", hint(entry.as_str(), registered)));
+        }
+        let entries: BTreeSet<&str> = self
+            .callers
+            .iter()
+            .filter(|(_, callers)| callers.contains(&None))
+            .map(|(api, _)| api.service.as_str())
+            .collect();
+        if !entries.is_empty() && !entries.contains(entry.as_str()) {
+            let hint = hint(entry.as_str(), entries.iter().copied());
+            return Err(format!("`{entry}` takes no entry requests in the clean traces of the scenario{hint}"));
+        }
+        if tagging.per_million == 0 || tagging.per_million > MILLION {
+            let found = tagging.per_million;
+            return Err(format!("expected 1 to {MILLION} requests in a million, found {found}"));
+        }
+        for (name, value) in &tagging.headers {
+            let well_formed = http::HeaderName::from_bytes(name.as_bytes()).is_ok_and(|parsed| parsed.as_str() == name);
+            if !well_formed {
+                return Err(format!("expected the name of a header field in lower case, found {name:?}"));
+            }
+            if http::HeaderValue::from_str(value).is_err() {
+                return Err(format!("expected a value that a header field can have for {name:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'a str> + Clone + '_ {
+        self.services.iter().map(|service| service.as_str())
     }
 
     fn rule(&self, fault: usize, tfic: &Tfic) -> Result<Rule, Refusal> {
@@ -285,7 +434,7 @@ impl<'a> Surroundings<'a> {
         if self.services.contains(service) {
             return Ok(());
         }
-        let hint = hint(service.as_str(), self.services.iter().map(|service| service.as_str()));
+        let hint = hint(service.as_str(), self.names());
         Err(Refusal::UnknownService { fault, service: service.clone(), hint })
     }
 

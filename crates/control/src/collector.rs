@@ -3,6 +3,7 @@
 //! Everything else is counted and let go: ordinary traffic (no token), tokens that are not ours, spans of others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::otlp::{Answer, Decoded};
@@ -29,7 +30,7 @@ pub(crate) struct Collector {
 /// What is in of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    pub(crate) spans: Vec<CallSpan>,
+    pub(crate) spans: Vec<Arc<CallSpan>>,
     /// Spans beyond the limit.
     pub(crate) dropped: u64,
     keys: BTreeSet<Key>,
@@ -94,7 +95,7 @@ impl Collector {
                     counted.kept += 1;
                     round.keys.insert(key);
                     accepted.grew.insert(span.token);
-                    round.spans.push(span);
+                    round.spans.push(Arc::new(span));
                 }
             } else if let Some((_, round, keys)) = self.recent.iter_mut().rev().find(|recent| recent.0 == span.token) {
                 if keys.insert(key) {

@@ -1,47 +1,31 @@
-//! What the controller knows now, behind one lock, and how its tasks wait for a change of it.
+//! The controller's state behind one lock, and how its tasks wait for a change of it.
 //!
-//! Sidecars' messages and spans change the [`State`]; every change is a beat of one pulse, on which waiting tasks look
-//! again. Nothing polls. The lock is never held over an await, and messages to sidecars are put into outboxes under it,
-//! so that each sidecar sees causes in their order.
+//! Every change is a beat of a pulse, on which waiting tasks look again: a pulse for each round, and one for what
+//! belongs to no round. Nothing polls. The lock is never held over an await or while something is computed that grows
+//! with a round: passes wait for its answers.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aftershock_core::hop::{HopKey, Keyring};
 use aftershock_core::id::{ObserverId, Token};
 use aftershock_core::otlp::{Answer, Decoded};
-use aftershock_core::wire::{Ask, FromController, FromSidecar, Hello, PROTOCOL, Ruling};
+use aftershock_core::wire::{FromSidecar, Hello};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::api::RoundId;
-use crate::arbiter::Release;
-use crate::collector::Collector;
-use crate::registry::{Outgoing, Registry};
-use crate::rounds::Live;
+use crate::registry::Outgoing;
 use crate::server::Options;
+use crate::state::{Heard, State};
 use crate::store::{Store, StoreError};
 
 /// The controller's state and what changes it.
 pub(crate) struct Hub {
     pub(crate) options: Options,
     pub(crate) store: Store,
-    keys: Keyring,
     state: Mutex<State>,
     pulse: watch::Sender<()>,
-}
-
-/// See the module.
-pub(crate) struct State {
-    pub(crate) registry: Registry,
-    pub(crate) collector: Collector,
-    pub(crate) rounds: BTreeMap<RoundId, Live>,
-    pub(crate) flushes: u64,
-    /// Connections of sidecars that are not over.
-    pub(crate) links: usize,
-    /// No round begins any more.
-    pub(crate) stopping: bool,
 }
 
 /// What a look at the state says to a task that waits.
@@ -54,58 +38,51 @@ pub(crate) enum Look<T> {
     At(Instant),
 }
 
-impl State {
-    /// The live round with this token.
-    pub(crate) fn by_token(&mut self, token: Token) -> Option<&mut Live> {
-        self.rounds.values_mut().find(|live| live.token == token)
-    }
-
-    fn rule(&self, observer: ObserverId, ruled: FromController) {
-        if let Some(connected) = self.registry.get(observer) {
-            connected.send(ruled);
-        }
-    }
-
-    /// Tell held passes that they wait in vain.
-    fn release(&self, token: Token, rule: usize, released: Vec<Release>) {
-        for Release { observer, execution, call, number } in released {
-            let ruling = Ruling::Spent;
-            self.rule(observer, FromController::Ruled { token, rule, execution, call, number, ruling });
-        }
-    }
-}
-
 impl Hub {
     pub(crate) async fn new(options: Options) -> Result<Arc<Hub>, StoreError> {
         let store = Store::open(options.store.clone(), options.retention, options.redaction.clone()).await?;
-        let state = State {
-            registry: Registry::default(),
-            collector: Collector::new(options.spans_per_round),
-            rounds: BTreeMap::new(),
-            flushes: 0,
-            links: 0,
-            stopping: false,
-        };
-        let keys = Keyring(vec![new_key()]);
-        Ok(Arc::new(Hub { options, store, keys, state: Mutex::new(state), pulse: watch::Sender::new(()) }))
+        let state = State::new(Keyring(vec![new_key()]), options.spans_per_round);
+        Ok(Arc::new(Hub { options, store, state: Mutex::new(state), pulse: watch::Sender::new(()) }))
     }
 
-    /// To look at the state; for a change, see [`Hub::change`].
+    /// To look at the state, or to change a round, which wakes who waits for it; for other changes, see [`Hub::change`].
     pub(crate) fn look(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere must not keep the controller from disarming.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Change the state and wake those who wait for that.
+    /// Change what belongs to no round, or which rounds there are, and wake those who wait for that.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.look());
         self.pulse.send_replace(());
         result
     }
 
-    /// Wait until `look` is ready, until `deadline` at most: none if it is not ready then.
-    pub(crate) async fn until<T>(&self, deadline: Instant, mut look: impl FnMut(&mut State) -> Look<T>) -> Option<T> {
-        let mut pulse = self.pulse.subscribe();
+    /// Wait until `look` is ready, until `deadline` at most: none if it is not ready then. It looks again after each
+    /// [`Hub::change`].
+    pub(crate) async fn until<T>(&self, deadline: Instant, look: impl FnMut(&mut State) -> Look<T>) -> Option<T> {
+        self.watch(self.pulse.subscribe(), deadline, look).await
+    }
+
+    /// As [`Hub::until`], looking again after each change of a round, and at its end.
+    pub(crate) async fn until_round<T>(
+        &self,
+        id: RoundId,
+        deadline: Instant,
+        look: impl FnMut(&mut State) -> Look<T>,
+    ) -> Option<T> {
+        let pulse = self.look().round(id).map_or_else(|| self.pulse.subscribe(), |live| live.pulse.subscribe());
+        self.watch(pulse, deadline, look).await
+    }
+
+    async fn watch<T>(
+        &self,
+        mut pulse: watch::Receiver<()>,
+        deadline: Instant,
+        mut look: impl FnMut(&mut State) -> Look<T>,
+    ) -> Option<T> {
+        // A round that has ended beats no more.
+        let mut beats = true;
         loop {
             pulse.borrow_and_update();
             let at = match look(&mut self.look()) {
@@ -117,8 +94,7 @@ impl Hub {
                 return None;
             }
             tokio::select! {
-                // The sender lives in `self`.
-                _ = pulse.changed() => {}
+                changed = pulse.changed(), if beats => beats = changed.is_ok(),
                 () = tokio::time::sleep_until(at) => {}
             }
         }
@@ -127,111 +103,34 @@ impl Hub {
     /// A sidecar said hello: it is registered, and late to every live round.
     pub(crate) fn register(&self, hello: Hello) -> Outgoing {
         tracing::info!(service = %hello.service, observer = %hello.observer, version = %hello.version, "sidecar registered");
-        let observer = hello.observer;
-        self.change(|state| {
-            let (outgoing, again) = state.registry.add(hello);
-            if again {
-                state.rounds.values_mut().for_each(|live| live.lost_sidecar(observer));
-            }
-            let welcome = FromController::Welcome {
-                protocol: PROTOCOL,
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                keys: self.keys.clone(),
-                registry: state.registry.to_wire(),
-                late: state.rounds.values().map(|live| live.token).collect(),
-            };
-            if let Some(connected) = state.registry.get(observer) {
-                connected.send(welcome);
-            }
-            outgoing
-        })
+        self.change(|state| state.register(hello))
     }
 
     /// The connection of a sidecar ended.
     pub(crate) fn deregister(&self, observer: ObserverId, connection: u64) {
-        self.change(|state| {
-            if state.registry.remove(observer, connection) {
-                tracing::info!(%observer, "sidecar gone");
-                state.rounds.values_mut().for_each(|live| live.lost_sidecar(observer));
-            }
-        });
+        if self.change(|state| state.deregister(observer, connection)) {
+            tracing::info!(%observer, "sidecar gone");
+        }
     }
 
     /// A registered sidecar said something. False if it said what only an unregistered one may.
     pub(crate) fn hear(&self, observer: ObserverId, connection: u64, message: FromSidecar) -> bool {
-        self.change(|state| {
-            let asked = state.flushes;
-            let Some(connected) = state.registry.get_mut(observer).filter(|known| known.is(connection)) else {
-                return true;
-            };
-            let unassociated = connected.unassociated().clone();
-            match message {
-                FromSidecar::Hello(_) => return false,
-                FromSidecar::Counters(counters) => {
-                    connected.counters = counters;
-                    connected.reports += 1;
-                }
-                // An answer to what was never asked proves nothing.
-                FromSidecar::Flushed { id, exported: _, lost, lost_of } if id <= asked => {
-                    connected.flushed = connected.flushed.max(id);
-                    connected.lost = lost;
-                    connected.lost_of = lost_of;
-                }
-                FromSidecar::Flushed { .. } => {}
-                FromSidecar::Ask(ask) => {
-                    let answer = state.by_token(ask.token).and_then(|live| live.ask(observer, &ask));
-                    if let Some((number, ruling)) = answer {
-                        let Ask { token, rule, execution, call, .. } = ask;
-                        state.rule(observer, FromController::Ruled { token, rule, execution, call, number, ruling });
-                    }
-                }
-                FromSidecar::GiveUp { token, rule, execution, call } => {
-                    let released = state.by_token(token).map(|live| live.gave_up(observer, rule, execution, call));
-                    state.release(token, rule, released.unwrap_or_default());
-                }
-                FromSidecar::HandBack { token, rule, execution, call } => {
-                    let released = state.by_token(token).map(|live| live.handed_back(observer, rule, execution, call));
-                    state.release(token, rule, released.unwrap_or_default());
-                }
-                FromSidecar::Keyed { .. } => {}
-                FromSidecar::Armed { token } => with(state, token, |live| live.armed(observer, unassociated)),
-                FromSidecar::NotArmed { token, reason } => with(state, token, |live| live.not_armed(observer, reason)),
-                FromSidecar::Disarmed { token } => with(state, token, |live| live.disarmed(observer)),
-                FromSidecar::Lapsed { token } => with(state, token, |live| live.lapsed(observer)),
-                FromSidecar::Activity { token, begun, open } => {
-                    with(state, token, |live| live.activity(observer, begun, open));
-                }
-                FromSidecar::Fired { token, rule, execution, call } => {
-                    let released = state.by_token(token).map(|live| live.fired(observer, rule, execution, call));
-                    state.release(token, rule, released.unwrap_or_default());
-                }
-            }
-            true
-        })
+        let heard = self.look().hear(observer, connection, message);
+        if heard == Heard::Change {
+            self.pulse.send_replace(());
+        }
+        heard != Heard::Unfit
     }
 
     /// Spans came in.
     pub(crate) async fn collect(&self, decoded: Decoded) -> Answer {
-        let accepted = self.change(|state| {
-            let accepted = state.collector.accept(decoded);
-            for live in state.rounds.values_mut().filter(|live| accepted.grew.contains(&live.token)) {
-                live.revision += 1;
-            }
-            accepted
-        });
+        let accepted = self.look().collect(decoded);
         for ((round, execution), spans) in accepted.late {
             if let Err(error) = self.store.late(round, execution, spans).await {
                 tracing::error!(%error, round = round.0, "late spans were not noted");
             }
         }
         accepted.answer
-    }
-}
-
-/// Rounds that are not live are not spoken of any more.
-fn with(state: &mut State, token: Token, act: impl FnOnce(&mut Live)) {
-    if let Some(live) = state.by_token(token) {
-        act(live);
     }
 }
 

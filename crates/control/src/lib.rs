@@ -5,6 +5,8 @@ pub mod client;
 pub mod runner;
 pub mod scenario;
 pub mod server;
+#[doc(hidden)]
+pub mod simulation;
 pub mod verdict;
 
 mod activity;
@@ -16,6 +18,7 @@ mod hub;
 mod link;
 mod registry;
 mod rounds;
+mod state;
 mod store;
 #[cfg(test)]
 mod testing;

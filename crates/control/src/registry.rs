@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aftershock_core::id::{ObserverId, Token};
 use aftershock_core::name::Api;
-use aftershock_core::wire::{self, Counters, FromController, Hello};
+use aftershock_core::wire::{self, Counters, FromController, Hello, Ordinary};
 use tokio::sync::{Notify, mpsc};
 
 use crate::api::SidecarStatus;
@@ -56,6 +56,21 @@ impl Connected {
     /// Whether this is the connection with that number.
     pub(crate) fn is(&self, connection: u64) -> bool {
         self.connection == connection
+    }
+
+    /// It says how it is. Returns the ordinary entry requests that ended since it last did; none at first, when nothing is
+    /// known of when they were.
+    pub(crate) fn report(&mut self, counters: Counters) -> Ordinary {
+        let before = std::mem::replace(&mut self.counters, counters).ordinary;
+        let now = self.counters.ordinary;
+        self.reports += 1;
+        if self.reports == 1 {
+            return Ordinary::default();
+        }
+        Ordinary {
+            requests: now.requests.saturating_sub(before.requests),
+            errors: now.errors.saturating_sub(before.errors),
+        }
     }
 
     pub(crate) fn unassociated(&self) -> &BTreeMap<Api, u64> {

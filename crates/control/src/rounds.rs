@@ -5,6 +5,7 @@
 //! failed arming, `disarm` and the end of the controller.
 
 mod ending;
+mod judging;
 mod live;
 #[cfg(test)]
 mod tests;
@@ -12,26 +13,28 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aftershock_core::duration::Interval;
-use aftershock_core::wire::{Arm, FromController};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::activity::{quiet_time, standing};
+use crate::activity::standing;
 use crate::api::{
     Conclude, Disarmed, Finish, Finished, RoundId, RoundRecord, Settle, Settled, StartRound, StartedRound,
 };
 use crate::arming::{Refusal, resolve};
-use crate::hub::{Hub, Look, State, new_token, unix_seconds};
+use crate::hub::{Hub, Look, new_token, unix_seconds};
+use crate::state::State;
 use crate::store::{NewRound, StoreError};
 use crate::verdict::Failure;
 
 use ending::Ended;
-pub(crate) use live::Live;
-use live::{Participant, Phase};
+use live::Participant;
+pub(crate) use live::{Live, Phase, Terms};
 
 /// How many of the latest clean recordings show what is normal.
 pub(crate) const RECORDINGS: u32 = 10;
+
+/// How often sidecars are asked how ordinary traffic fares, while a round is to be stopped if it suffers.
+pub(crate) const COUNTERS_EVERY: Duration = Duration::from_secs(1);
 
 /// Rounds that are armed at once, at most.
 const MAX_LIVE: usize = 256;
@@ -68,7 +71,7 @@ struct Heard {
 
 impl Heard {
     fn new(hub: &Arc<Hub>, id: RoundId) -> Self {
-        if let Some(live) = hub.look().rounds.get_mut(&id) {
+        if let Some(live) = hub.look().round_mut(id) {
             live.requests += 1;
         }
         Heard { hub: Arc::clone(hub), id }
@@ -77,7 +80,7 @@ impl Heard {
 
 impl Drop for Heard {
     fn drop(&mut self) {
-        if let Some(live) = self.hub.look().rounds.get_mut(&self.id) {
+        if let Some(live) = self.hub.look().round_mut(self.id) {
             live.requests = live.requests.saturating_sub(1);
             live.heard = Instant::now();
         }
@@ -95,7 +98,7 @@ impl Hub {
         let traces = self.store.clean_traces(request.scenario.clone(), RECORDINGS).await?;
         // What cannot work is refused before anything is stored, and again below if sidecars came or went meanwhile.
         let instances = self.look().registry.instances();
-        resolve(&request.plan, &instances, &traces)?;
+        resolve(&request, self.options.faultable.as_ref(), &instances, &traces)?;
         let token = new_token();
         let round = NewRound {
             token,
@@ -105,33 +108,14 @@ impl Hub {
             plan: request.plan.clone(),
         };
         let id = self.store.begin(round).await?;
-        let quiet = quiet_time(&traces);
         let sent = self.change(|state| -> Result<(), RoundError> {
             if state.stopping {
                 return Err(RoundError::Stopping);
             }
-            if state.rounds.len() >= MAX_LIVE {
+            if state.rounds().len() >= MAX_LIVE {
                 return Err(RoundError::TooMany);
             }
-            let armament = resolve(&request.plan, &state.registry.instances(), &traces)?;
-            state.collector.open(token);
-            let mut live = Live::new(token, request, armament, quiet, self.options.spans_per_round);
-            for (observer, connected) in state.registry.iter() {
-                let service = connected.hello.service.clone();
-                let rules = live.armament.rules.iter().filter(|rule| rule.service == service).cloned().collect();
-                // The counters that it answers with are those at the beginning of the round.
-                connected.send(FromController::Report);
-                connected.send(FromController::Arm(Arm {
-                    rules,
-                    events: live.armament.events.clone(),
-                    gap_apis: live.armament.gap_apis.clone(),
-                    constant_context: live.request.constant_context,
-                    max_parked: self.options.max_parked,
-                    ..Arm::clean(token, self.options.lease)
-                }));
-                live.participants.insert(observer, Participant::new(service));
-            }
-            state.rounds.insert(id, live);
+            state.arm(id, token, request, &traces, &self.options)?;
             Ok(())
         });
         if let Err(error) = sent {
@@ -148,15 +132,14 @@ impl Hub {
 
     async fn await_acknowledgements(self: Arc<Self>, id: RoundId) -> Result<(), RoundError> {
         let within = self.options.acknowledge_within;
-        let all = |state: &mut State| match state.rounds.get(&id) {
+        let all = |state: &mut State| match state.round(id) {
             Some(live) if live.failures.is_empty() && live.participants.values().any(Participant::is_undecided) => {
                 Look::OnChange
             }
             _ => Look::Ready(()),
         };
-        let _ = self.until(Instant::now() + within, all).await;
-        let problem = self.change(|state| {
-            let live = state.rounds.get_mut(&id)?;
+        let _ = self.until_round(id, Instant::now() + within, all).await;
+        let problem = self.look().round_mut(id).and_then(|live| {
             let unarmed = live.unarmed(within);
             if !unarmed.is_empty() {
                 live.failures.push(Failure::Arming(unarmed.join("; ")));
@@ -181,7 +164,7 @@ impl Hub {
     /// `POST /v1/rounds/{id}/renew`.
     pub(crate) async fn renew(self: &Arc<Self>, id: RoundId) -> Result<(), RoundError> {
         let _heard = Heard::new(self, id);
-        match self.look().rounds.get(&id) {
+        match self.look().round(id) {
             Some(live) if live.phase != Phase::Ending => return Ok(()),
             _ => {}
         }
@@ -192,16 +175,16 @@ impl Hub {
     pub(crate) async fn settle(self: &Arc<Self>, id: RoundId, request: Settle) -> Result<Settled, RoundError> {
         let _heard = Heard::new(self, id);
         let began = Instant::now();
-        self.change(|state| state.watch(id));
-        let settled = self.until(deadline(began, request.deadline.0), |state| {
-            let Some(live) = state.rounds.get(&id).filter(|live| live.phase == Phase::Armed) else {
+        self.look().watch(id);
+        let settled = self.until_round(id, deadline(began, request.deadline.0), |state| {
+            let Some(live) = state.round(id).filter(|live| live.phase == Phase::Armed) else {
                 return Look::Ready(None);
             };
             let standing = standing(live.seen());
             if !live.all_spoke() || !standing.is_settled() {
                 return Look::OnChange;
             }
-            let quiet_until = live.last_change.max(began) + live.quiet;
+            let quiet_until = live.last_change.max(began) + live.terms.quiet;
             if Instant::now() < quiet_until {
                 return Look::At(quiet_until);
             }
@@ -211,7 +194,7 @@ impl Hub {
             Some(Some(settled)) => return Ok(settled),
             Some(None) => {}
             None => {
-                if let Some(live) = self.look().rounds.get(&id) {
+                if let Some(live) = self.look().round(id) {
                     let standing = standing(live.seen());
                     let mut running = standing.running;
                     running.extend(live.unheard().map(|service| format!("the sidecar of {service} did not answer")));
@@ -231,8 +214,7 @@ impl Hub {
     pub(crate) async fn finish(self: &Arc<Self>, id: RoundId, request: Finish) -> Result<Finished, RoundError> {
         let _heard = Heard::new(self, id);
         let at = deadline(Instant::now(), request.deadline.0);
-        let ours = self.change(|state| {
-            let live = state.rounds.get_mut(&id)?;
+        let ours = self.look().round_mut(id).and_then(|live| {
             if live.phase == Phase::Arming {
                 return Some(Err(RoundError::Phase { id, problem: "is not armed yet".to_owned() }));
             }
@@ -247,9 +229,9 @@ impl Hub {
             Some(true) => return Ok(flatten(self.spawn_end(id, at).await)?.finished),
             Some(false) => {
                 let gone = |state: &mut State| {
-                    if state.rounds.contains_key(&id) { Look::OnChange } else { Look::Ready(()) }
+                    if state.round(id).is_some() { Look::OnChange } else { Look::Ready(()) }
                 };
-                let _ = self.until(at + self.options.acknowledge_within * 3, gone).await;
+                let _ = self.until_round(id, at + self.options.acknowledge_within * 3, gone).await;
             }
             None => {}
         }
@@ -273,7 +255,7 @@ impl Hub {
         let mut disarmed = Disarmed { rounds: Vec::new(), unconfirmed: Vec::new() };
         let mut endings = Vec::new();
         self.change(|state| {
-            for (id, live) in &mut state.rounds {
+            for (id, live) in state.rounds_mut() {
                 match live.phase {
                     Phase::Ending => continue,
                     // The task that arms it sees this and ends it.
@@ -281,10 +263,11 @@ impl Hub {
                     Phase::Armed => {
                         live.failures.push(Failure::Ended(reason.to_owned()));
                         live.phase = Phase::Ending;
-                        endings.push(*id);
+                        endings.push(id);
                     }
                 }
-                disarmed.rounds.push(*id);
+                live.changed();
+                disarmed.rounds.push(id);
             }
         });
         let tasks: Vec<_> = endings.into_iter().map(|id| self.spawn_end(id, Instant::now())).collect();
@@ -296,7 +279,7 @@ impl Hub {
         }
         let rounds = disarmed.rounds.clone();
         let none_left = |state: &mut State| {
-            if rounds.iter().any(|id| state.rounds.contains_key(id)) { Look::OnChange } else { Look::Ready(()) }
+            if rounds.iter().any(|id| state.round(*id).is_some()) { Look::OnChange } else { Look::Ready(()) }
         };
         let _ = self.until(Instant::now() + self.options.acknowledge_within * 3, none_left).await;
         disarmed.unconfirmed.sort();
@@ -311,7 +294,7 @@ impl Hub {
 
     /// Why something cannot be done with a round that has ended or never was.
     async fn ended(&self, id: RoundId) -> Result<RoundError, RoundError> {
-        let ending = self.look().rounds.get(&id).map(|live| match live.failures.first() {
+        let ending = self.look().round(id).map(|live| match live.failures.first() {
             Some(failure) => format!("is ending: {failure}"),
             None => "is being finished".to_owned(),
         });
@@ -347,35 +330,48 @@ fn flatten<T>(joined: Result<Result<T, RoundError>, tokio::task::JoinError>) -> 
     }
 }
 
-/// Renew the leases of a round while its runner is alive; end the round when it is not.
+/// The result of what is computed apart from the tasks that answer sidecars; a panic in it goes on here.
+async fn blocking<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> Result<T, RoundError> {
+    flatten(tokio::task::spawn_blocking(move || Ok(compute())).await)
+}
+
+/// Renew the leases of a round while its runner is alive; end the round when it is not, or when ordinary traffic
+/// suffers.
 async fn keep(hub: Arc<Hub>, id: RoundId) {
     let every = hub.options.renew_every;
     let mut renew_at = Instant::now() + every;
+    let mut counters_at = Instant::now() + COUNTERS_EVERY;
     loop {
-        let wake_at = {
+        let (wake_at, alarm) = {
             let state = hub.look();
-            let Some(live) = state.rounds.get(&id) else { return };
-            live.runner_deadline(hub.options.runner_lease).map_or(renew_at, |at| at.min(renew_at))
+            let Some(live) = state.round(id) else { return };
+            let wake_at = live.runner_deadline(hub.options.runner_lease).map_or(renew_at, |at| at.min(renew_at));
+            let wake_at = if live.may_be_stopped() { wake_at.min(counters_at) } else { wake_at };
+            (wake_at, Arc::clone(&live.alarm))
         };
-        tokio::time::sleep_until(wake_at).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(wake_at) => {}
+            () = alarm.notified() => {}
+        }
         let now = Instant::now();
-        let dead = hub.change(|state| {
-            let Some(live) = state.rounds.get_mut(&id) else { return false };
-            let silent = live.runner_deadline(hub.options.runner_lease).is_some_and(|at| at <= now);
-            if silent {
-                let reason = format!("its runner said nothing for {}", Interval(hub.options.runner_lease));
-                live.failures.push(Failure::Ended(reason));
-                live.phase = Phase::Ending;
-                return true;
-            }
+        let ended = {
+            let mut state = hub.look();
             if now >= renew_at {
                 renew_at = now + every;
                 state.renew(id, now);
             }
-            false
-        });
-        if dead {
-            tracing::warn!(round = id.0, "the runner is silent: the round is ended");
+            let Some(live) = state.round_mut(id) else { return };
+            let ended = live.is_to_be_ended(now, hub.options.runner_lease);
+            if now >= counters_at {
+                counters_at = now + COUNTERS_EVERY;
+                if live.may_be_stopped() {
+                    state.ask_for_counters(now);
+                }
+            }
+            ended
+        };
+        if ended {
+            tracing::warn!(round = id.0, "the round is ended");
             let end = hub.spawn_end(id, now);
             // The token stays live while the round completes; this loop goes on renewing it.
             drop(end);

@@ -5,13 +5,15 @@
 
 mod extract;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aftershock_core::name::Service;
 use aftershock_core::otlp::{self, OtlpError};
 use aftershock_core::trace::Trace;
-use aftershock_core::wire::{FromController, TRACES_PATH, UPGRADE_PATH, UPGRADE_TOKEN};
+use aftershock_core::wire::{ARBITER_TIMEOUT, FromController, TRACES_PATH, UPGRADE_PATH, UPGRADE_TOKEN};
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -27,7 +29,7 @@ use tokio::time::Instant;
 
 use crate::api::{
     Conclude, Disarmed, Finish, Finished, Imported, RUNNER_LEASE, RoundRecord, RoundSummary, Settle, Settled,
-    StartRound, StartedRound, Status, TraceSet,
+    StartRound, StartedRound, Status, StopCondition, TraceSet,
 };
 use crate::hub::{Hub, Look};
 use crate::link;
@@ -59,6 +61,12 @@ pub struct Options {
     pub max_parked: usize,
     /// Most spans kept of one round.
     pub spans_per_round: usize,
+    /// How long a pass waits for the arbiter, unless a round says otherwise.
+    pub arbiter_timeout: Duration,
+    /// The only services that faults may touch, where they act or as callees; all if there is no list.
+    pub faultable: Option<BTreeSet<Service>>,
+    /// When ordinary traffic suffers, a round that says nothing of its own about that is ended.
+    pub stop: Option<StopCondition>,
 }
 
 impl Default for Options {
@@ -74,6 +82,9 @@ impl Default for Options {
             acknowledge_within: Duration::from_secs(2),
             max_parked: 64,
             spans_per_round: 250_000,
+            arbiter_timeout: ARBITER_TIMEOUT,
+            faultable: None,
+            stop: None,
         }
     }
 }
@@ -163,7 +174,7 @@ impl Controller {
         }
         self.hub.change(|state| state.registry.clear());
         let within = self.hub.options.acknowledge_within;
-        let left = |state: &mut crate::hub::State| if state.links == 0 { Look::Ready(()) } else { Look::OnChange };
+        let left = |state: &mut crate::state::State| if state.links == 0 { Look::Ready(()) } else { Look::OnChange };
         let _ = self.hub.until(Instant::now() + within, left).await;
         // Answers under way go out; idle clients are not waited for.
         let _ = tokio::time::timeout(within, &mut self.server).await;
@@ -329,7 +340,7 @@ async fn status(State(hub): Shared) -> Result<Json<Status>, Failed> {
             })
             .collect()
     });
-    let reported = |state: &mut crate::hub::State| {
+    let reported = |state: &mut crate::state::State| {
         let behind = |(observer, reports): &(_, u64)| {
             state.registry.get(*observer).is_some_and(|connected| connected.reports <= *reports)
         };
@@ -340,7 +351,7 @@ async fn status(State(hub): Shared) -> Result<Json<Status>, Failed> {
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         sidecars: state.registry.status(),
-        rounds: state.rounds.iter().map(|(id, live)| live.status(*id, hub.options.lease)).collect(),
+        rounds: state.rounds().iter().map(|(id, live)| live.status(*id, hub.options.lease)).collect(),
         stored_rounds,
         collected: state.collector.counted(),
     }))

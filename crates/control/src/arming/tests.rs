@@ -3,6 +3,11 @@ use serde_json::json;
 use super::*;
 use crate::testing::{call, checkout, service};
 
+/// A round of nothing but `plan`.
+fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> Result<Armament, Refusal> {
+    super::resolve(&StartRound { plan: plan.clone(), ..StartRound::default() }, None, instances, traces)
+}
+
 fn instances(services: &[&str]) -> Instances {
     let mut instances = Instances::default();
     for name in services {
@@ -226,7 +231,8 @@ fn gaps_are_asked_for_at_every_api_above_a_mentioned_one() {
     let apis: Vec<String> = armament.gap_apis.iter().map(ToString::to_string).collect();
     assert_eq!(apis, ["checkout POST /checkout", "payment shop.Payment/Charge", "shipping shop.Shipping/Quote"]);
     let none = resolve(&Plan::default(), &shop(), &checkout()).unwrap();
-    assert_eq!(none, Armament::default(), "a recording arms no rules");
+    let known_calls = none.known_calls.clone();
+    assert_eq!(none, Armament { known_calls, ..Armament::default() }, "a recording arms no rules");
 }
 
 #[test]

@@ -1,24 +1,28 @@
 //! A round that is under way, and what its sidecars said of it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::name::{Api, Service};
-use aftershock_core::wire::{Ask, FromController, OpenCall, Ruling};
+use aftershock_core::trace::Trace;
+use aftershock_core::wire::{Arm, Ask, FromController, OpenCall, Ordinary, Ruling};
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::activity::Seen;
-use crate::api::{LiveRound, RoundId, StartRound};
+use crate::activity::{Seen, quiet_time};
+use crate::api::{LiveRound, RoundId, StartRound, StopCondition};
 use crate::arbiter::{Arbiter, Release};
 use crate::arming::Armament;
-use crate::hub::State;
+use crate::server::Options;
+use crate::state::State;
 use crate::verdict::{Failure, Fired};
 
 /// Where a round is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// Sidecars have been sent the rules.
     Arming,
     /// All have acknowledged.
@@ -27,17 +31,42 @@ pub(super) enum Phase {
     Ending,
 }
 
+/// What holds for a round besides its request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// For how long nothing may happen before it has settled.
+    pub(super) quiet: Duration,
+    lease: Duration,
+    max_parked: usize,
+    arbiter_timeout: Duration,
+    /// Spans that are kept of it, and acts of its arbiter.
+    record: usize,
+    stop: Option<StopCondition>,
+}
+
+impl Terms {
+    pub(crate) fn new(options: &Options, traces: &[Trace]) -> Self {
+        Terms {
+            quiet: quiet_time(traces),
+            lease: options.lease,
+            max_parked: options.max_parked,
+            arbiter_timeout: options.arbiter_timeout,
+            record: options.spans_per_round,
+            stop: options.stop,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) token: Token,
     pub(super) request: StartRound,
     pub(super) armament: Armament,
-    /// For how long nothing may happen before it has settled.
-    pub(super) quiet: Duration,
-    pub(super) phase: Phase,
+    pub(super) terms: Terms,
+    pub(crate) phase: Phase,
     /// Every sidecar that was registered when it was armed.
-    pub(super) participants: BTreeMap<ObserverId, Participant>,
+    pub(crate) participants: BTreeMap<ObserverId, Participant>,
     /// When its open calls last changed.
     pub(super) last_change: Instant,
     /// Goes up with everything that may complete it.
@@ -45,20 +74,33 @@ pub(crate) struct Live {
     pub(super) fired: Vec<Fired>,
     /// Numbers passes and grants shots where a rule acts at several instances.
     pub(super) arbiter: Arbiter,
-    pub(super) failures: Vec<Failure>,
+    pub(crate) failures: Vec<Failure>,
     /// When the runner was last heard of.
     pub(super) heard: Instant,
     /// Requests of the runner that are being answered.
     pub(super) requests: usize,
     /// When leases were last renewed.
     pub(super) renewed: Instant,
+    /// Ordinary entry requests that ended since it was armed.
+    ordinary: Ordinary,
+    /// They failed too often.
+    pub(crate) stopped: bool,
+    /// Rung when they do.
+    pub(super) alarm: Arc<Notify>,
+    /// Entries were sent what ordinary traffic they tag.
+    tagging: bool,
+    /// Beats with every change that somebody may wait for.
+    pub(crate) pulse: watch::Sender<()>,
 }
 
 /// A sidecar of a round.
 #[derive(Debug)]
-pub(super) struct Participant {
+pub(crate) struct Participant {
     pub(super) service: Service,
+    /// It acknowledged the rules.
     pub(super) armed: bool,
+    /// It has not acknowledged what it was sent last.
+    pending: bool,
     /// Why it would not be armed.
     refused: Option<String>,
     pub(super) disarmed: bool,
@@ -77,6 +119,7 @@ impl Participant {
         Participant {
             service,
             armed: false,
+            pending: true,
             refused: None,
             disarmed: false,
             gone: false,
@@ -87,26 +130,27 @@ impl Participant {
     }
 
     /// Neither armed, nor refused, nor gone.
-    pub(super) fn is_undecided(&self) -> bool {
-        !self.armed && self.refused.is_none() && !self.gone
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.pending && self.refused.is_none() && !self.gone
     }
 
     /// Armed and within reach.
-    pub(super) fn is_present(&self) -> bool {
+    pub(crate) fn is_present(&self) -> bool {
         self.armed && !self.gone
     }
 }
 
 impl Live {
-    /// A round that keeps at most `record` spans, and acts of its arbiter.
-    pub(super) fn new(token: Token, request: StartRound, armament: Armament, quiet: Duration, record: usize) -> Self {
+    pub(crate) fn new(token: Token, request: StartRound, armament: Armament, mut terms: Terms) -> Self {
         let now = Instant::now();
-        let arbiter = Arbiter::new(&request.plan, &armament.rules, record);
+        let arbiter = Arbiter::new(&request.plan, &armament.rules, terms.record);
+        terms.arbiter_timeout = request.arbiter_timeout.map_or(terms.arbiter_timeout, |Interval(timeout)| timeout);
+        terms.stop = request.stop.or(terms.stop);
         Live {
             token,
             request,
             armament,
-            quiet,
+            terms,
             phase: Phase::Arming,
             participants: BTreeMap::new(),
             last_change: now,
@@ -117,27 +161,78 @@ impl Live {
             heard: now,
             requests: 0,
             renewed: now,
+            ordinary: Ordinary::default(),
+            stopped: false,
+            alarm: Arc::default(),
+            tagging: false,
+            pulse: watch::Sender::new(()),
         }
+    }
+
+    /// A sidecar takes part; what it is armed with.
+    pub(crate) fn joined_by(&mut self, observer: ObserverId, service: Service) -> Arm {
+        let arm = self.arm_of(&service);
+        self.participants.insert(observer, Participant::new(service));
+        arm
+    }
+
+    fn arm_of(&self, service: &Service) -> Arm {
+        let rules = self.armament.rules.iter().filter(|rule| rule.service == *service);
+        Arm {
+            rules: rules.cloned().collect(),
+            events: self.armament.events.clone(),
+            gap_apis: self.armament.gap_apis.clone(),
+            constant_context: self.request.constant_context,
+            max_parked: self.terms.max_parked,
+            arbiter_timeout: self.terms.arbiter_timeout,
+            outcomes: self.request.outcomes.clone(),
+            known_calls: self.armament.known_calls.get(service).cloned().unwrap_or_default(),
+            ..Arm::clean(self.token, self.terms.lease)
+        }
+    }
+
+    /// Somebody may wait for what was changed.
+    pub(super) fn changed(&self) {
+        self.pulse.send_replace(());
     }
 
     // ---- what sidecars say; those that took no part are not listened to --------------------------------------------
 
-    pub(crate) fn armed(&mut self, observer: ObserverId, unassociated: BTreeMap<Api, u64>) {
-        if let Some(participant) = self.participants.get_mut(&observer) {
-            participant.armed = true;
-            participant.unassociated = unassociated;
+    /// Returns whom to arm anew, and with what: where ordinary traffic enters it is tagged only once every sidecar knows
+    /// the token, for whoever does not would miss passes.
+    pub(crate) fn armed(&mut self, observer: ObserverId, unassociated: BTreeMap<Api, u64>) -> Vec<(ObserverId, Arm)> {
+        let Some(participant) = self.participants.get_mut(&observer) else { return Vec::new() };
+        participant.armed = true;
+        participant.pending = false;
+        participant.unassociated = unassociated;
+        self.changed();
+        let everybody = self.participants.values().all(|one| !one.pending && one.armed);
+        if !everybody || self.phase != Phase::Arming || self.tagging {
+            return Vec::new();
         }
+        let Some(traffic) = self.request.traffic.clone() else { return Vec::new() };
+        self.tagging = true;
+        let arm = Arm { tagging: Some(traffic.tagging), ..self.arm_of(&traffic.entry) };
+        let entries = self.participants.iter_mut().filter(|(_, one)| one.service == traffic.entry && !one.gone);
+        entries
+            .map(|(observer, participant)| {
+                participant.pending = true;
+                (*observer, arm.clone())
+            })
+            .collect()
     }
 
     pub(crate) fn not_armed(&mut self, observer: ObserverId, reason: String) {
         if let Some(participant) = self.participants.get_mut(&observer) {
             participant.refused = Some(reason);
+            self.changed();
         }
     }
 
     pub(crate) fn disarmed(&mut self, observer: ObserverId) {
         if let Some(participant) = self.participants.get_mut(&observer) {
             participant.disarmed = true;
+            self.changed();
         }
     }
 
@@ -155,6 +250,7 @@ impl Live {
         {
             participant.gone = true;
             self.revision += 1;
+            self.pulse.send_replace(());
             if participant.armed {
                 let service = participant.service.clone();
                 self.fail(Failure::SidecarDied { service, observer });
@@ -167,12 +263,45 @@ impl Live {
         if !self.failures.contains(&failure) {
             self.failures.push(failure);
         }
+        self.changed();
+    }
+
+    /// A span of it came in.
+    pub(crate) fn grew(&mut self) {
+        self.revision += 1;
+        self.changed();
+    }
+
+    /// These ordinary entry requests ended at a sidecar since it last said so. Once they fail too often the round is to be
+    /// ended.
+    pub(crate) fn ordinary(&mut self, observer: ObserverId, ended: Ordinary) {
+        // Until it was armed the round had not begun there; who came later is taken as it comes.
+        let not_yet = self.participants.get(&observer).is_some_and(|participant| !participant.armed);
+        let Some(stop) = self.terms.stop.filter(|_| !not_yet && !self.stopped && self.phase != Phase::Ending) else {
+            return;
+        };
+        self.ordinary.requests = self.ordinary.requests.saturating_add(ended.requests);
+        self.ordinary.errors = self.ordinary.errors.saturating_add(ended.errors);
+        let Ordinary { requests, errors } = self.ordinary;
+        let beyond = u128::from(errors) * 1_000_000 > u128::from(stop.errors_per_million) * u128::from(requests);
+        if requests < stop.min_requests.max(1) || !beyond {
+            return;
+        }
+        self.stopped = true;
+        let percent = |per_million: f64| format!("{} %", (per_million / 100.0).round() / 100.0);
+        let rate = percent(errors as f64 * 1e6 / requests as f64);
+        let bound = percent(f64::from(stop.errors_per_million));
+        self.fail(Failure::Ended(format!(
+            "stopped: {errors} of {requests} ordinary requests failed ({rate}), more than {bound}"
+        )));
+        self.alarm.notify_one();
     }
 
     pub(crate) fn activity(&mut self, observer: ObserverId, begun: u64, open: Vec<OpenCall>) {
         if let Some(participant) = self.participants.get_mut(&observer) {
             let seen = Seen { begun, open };
             participant.spoke = true;
+            self.pulse.send_replace(());
             if participant.seen != seen {
                 participant.seen = seen;
                 self.last_change = Instant::now();
@@ -233,10 +362,31 @@ impl Live {
         self.arbiter.hand_back(rule, execution, (observer, call))
     }
 
+    /// Whether it is ended if ordinary traffic suffers, and has not been.
+    pub(super) fn may_be_stopped(&self) -> bool {
+        self.terms.stop.is_some() && !self.stopped && self.phase != Phase::Ending
+    }
+
+    /// Whether it is to be ended, by whoever asks: its runner is silent, or ordinary traffic suffers.
+    pub(super) fn is_to_be_ended(&mut self, now: Instant, runner_lease: Duration) -> bool {
+        if self.runner_deadline(runner_lease).is_some_and(|at| at <= now) {
+            self.fail(Failure::Ended(format!("its runner said nothing for {}", Interval(runner_lease))));
+        } else if !self.stopped {
+            return false;
+        }
+        // The task that arms it sees the failure and ends it.
+        let ours = self.phase == Phase::Armed;
+        if ours {
+            self.phase = Phase::Ending;
+            self.changed();
+        }
+        ours
+    }
+
     // ---- how it stands ---------------------------------------------------------------------------------------------
 
     /// Open calls by sidecar, of those within reach.
-    pub(super) fn seen(&self) -> impl Iterator<Item = (ObserverId, &Service, &Seen)> {
+    pub(crate) fn seen(&self) -> impl Iterator<Item = (ObserverId, &Service, &Seen)> {
         self.participants
             .iter()
             .filter(|(_, participant)| participant.is_present())
@@ -249,7 +399,7 @@ impl Live {
         self.participants.values().filter(silent).map(|participant| &participant.service)
     }
 
-    pub(super) fn all_spoke(&self) -> bool {
+    pub(crate) fn all_spoke(&self) -> bool {
         self.unheard().next().is_none()
     }
 
@@ -257,7 +407,9 @@ impl Live {
     pub(super) fn unarmed(&self, within: Duration) -> Vec<String> {
         self.participants
             .iter()
-            .filter(|(_, participant)| !participant.is_present())
+            .filter(|(_, participant)| {
+                !participant.is_present() || participant.pending || participant.refused.is_some()
+            })
             .map(|(observer, participant)| {
                 let who = format!("the sidecar of {} ({observer})", participant.service);
                 match &participant.refused {
@@ -292,28 +444,26 @@ impl Live {
 
 impl State {
     /// Send to every sidecar of a round that is within reach.
-    pub(super) fn tell(&mut self, id: RoundId, message: impl Fn(aftershock_core::id::Token) -> FromController) {
-        let Some(live) = self.rounds.get(&id) else { return };
+    pub(super) fn tell(&mut self, id: RoundId, message: impl Fn(Token) -> FromController) {
+        let Some(live) = self.round(id) else { return };
         for (observer, participant) in &live.participants {
             if participant.gone {
                 continue;
             }
-            if let Some(connected) = self.registry.get(*observer) {
-                connected.send(message(live.token));
-            }
+            self.send(*observer, message(live.token));
         }
     }
 
-    pub(super) fn renew(&mut self, id: RoundId, now: Instant) {
+    pub(crate) fn renew(&mut self, id: RoundId, now: Instant) {
         self.tell(id, |token| FromController::Renew { token });
-        if let Some(live) = self.rounds.get_mut(&id) {
+        if let Some(live) = self.round_mut(id) {
             live.renewed = now;
         }
     }
 
     /// Ask what is open, and for every change of it.
-    pub(super) fn watch(&mut self, id: RoundId) {
-        if let Some(live) = self.rounds.get_mut(&id) {
+    pub(crate) fn watch(&mut self, id: RoundId) {
+        if let Some(live) = self.round_mut(id) {
             live.participants.values_mut().for_each(|participant| participant.spoke = false);
         }
         self.tell(id, |token| FromController::Watch { token });

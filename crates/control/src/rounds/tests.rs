@@ -1,8 +1,9 @@
 //! What depends on time, on a clock that stands still until everybody waits for it. No sockets.
 
+use aftershock_core::duration::Interval;
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::plan::{Plan, Side};
-use aftershock_core::wire::{FromSidecar, Hello, OpenCall, OpenState, PROTOCOL};
+use aftershock_core::wire::{FromController, FromSidecar, Hello, OpenCall, OpenState, PROTOCOL};
 
 use super::*;
 use crate::registry::Outgoing;
