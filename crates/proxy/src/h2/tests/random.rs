@@ -3,13 +3,14 @@
 //! Each peer keeps its own windows and fails when one is overrun, when an identifier does not grow, when a frame comes
 //! that its stream does not allow, or when more streams are open than it announced. At the end everything is let go, and
 //! all credit must have come back, all tables must be equal, every exchange be closed once, and every message that passed
-//! be what was sent.
+//! be what was sent. Up to a mark, the application has exactly what it would have had without a sidecar.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::super::stream::Way;
 use super::*;
+use crate::exchange::Marks;
 
 /// A small deterministic generator (xorshift64*).
 struct Dice(u64);
@@ -41,13 +42,39 @@ impl Dice {
     }
 }
 
-/// Octets `from..from + len` of the message of request `n` in one direction.
+/// Octets of one gRPC message with its prefix.
+const MESSAGE: usize = 500;
+
+/// Octets `from..from + len` of the body of request `n` in one direction: messages of [`MESSAGE`] octets.
 fn body_of(n: u64, up: bool, from: usize, len: usize) -> &'static [u8] {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut dice = Dice::new(1);
-        (0..170_000).map(|_| dice.next() as u8).collect()
+        let prefix = [&[0][..], &(MESSAGE as u32 - 5).to_be_bytes()].concat();
+        (0..340).flat_map(|_| [&prefix[..], &[0; MESSAGE - 5].map(|_| dice.next() as u8)].concat()).collect()
     });
-    &NOISE[(n as usize * 131 + usize::from(up)) % 20_000 + from..][..len]
+    &NOISE[(n as usize * 7 + usize::from(up)) % 40 * MESSAGE + from..][..len]
+}
+
+/// Whether the response to request `n` is a gRPC one.
+fn is_grpc(n: u64) -> bool {
+    n % 8 != 7
+}
+
+/// The edits of the end of request `n`: none, a line more, or none of its own left.
+fn end_of_request(n: u64) -> Edits {
+    match n % 8 {
+        3 => smallvec::smallvec![Edit::Set("aft", "z".into())],
+        5 => smallvec::smallvec![Edit::Remove("t"), Edit::Remove("grpc-status")],
+        _ => Edits::new(),
+    }
+}
+
+/// Where a mark is in a body of endless length.
+fn place(mark: Mark) -> usize {
+    match mark {
+        Mark::Message(n) => (n as usize - 1) * MESSAGE,
+        Mark::Bytes(n) => n as usize,
+    }
 }
 
 /// One stream as a peer sees it.
@@ -72,6 +99,10 @@ struct Seen {
     ended_there: bool,
     /// Reset by either side.
     reset: bool,
+    /// Reset by this side.
+    gave_up: bool,
+    /// The request has an end of its own.
+    has_end: bool,
 }
 
 impl Seen {
@@ -270,6 +301,10 @@ impl Peer {
         if self.server || stream.got_head {
             assert!(end);
             stream.got_trailers = Some(text(b"t").is_some());
+            if self.server {
+                let stamped = (stream.n % 8 == 3).then_some("z");
+                assert_eq!(text(b"aft").as_deref(), stamped, "ends of requests are stamped");
+            }
             assert_eq!(text(b"t").unwrap_or(stream.n.to_string()), stream.n.to_string());
         } else if text(b":status").unwrap() != "103" {
             stream.got_head = true;
@@ -293,7 +328,8 @@ impl Peer {
             }
             6 if !ids.is_empty() && dice.one_in(6) => {
                 let id = dice.pick(&ids);
-                self.streams.get_mut(&id).unwrap().reset = true;
+                let stream = self.streams.get_mut(&id).unwrap();
+                (stream.reset, stream.gave_up) = (true, true);
                 self.out.extend(reset(id, 8));
             }
             7 if dice.one_in(6) => {
@@ -340,7 +376,8 @@ impl Peer {
             stream.headed = true;
             stream.ended_here = stream.plan == 0 && !stream.trailers;
             let n = stream.n.to_string();
-            let fields = [(":status", "200"), ("n", &n), ("content-type", "application/grpc")];
+            let kind = if is_grpc(stream.n) { "application/grpc" } else { "text/plain" };
+            let fields = [(":status", "200"), ("n", &n), ("content-type", kind)];
             self.out.extend(headers(&mut self.encoder, id, stream.ended_here, &fields));
             return;
         }
@@ -387,6 +424,7 @@ impl Peer {
             ..Seen::default()
         };
         stream.ended_here = stream.plan == 0 && !stream.trailers;
+        stream.has_end = !stream.ended_here;
         let n = id.to_string();
         let mut fields = vec![(":method", "POST"), (":scheme", "http"), (":path", "/p.S/M"), ("n", &n[..])];
         let pad = "p".repeat(dice.below(200));
@@ -403,6 +441,13 @@ struct Random {
     parked: Vec<u64>,
     seen: BTreeMap<u64, Option<Closed>>,
     faulted: std::collections::BTreeSet<u64>,
+    /// Marks that are still to be reached.
+    marks: BTreeMap<u64, Vec<Mark>>,
+    /// Where a response is parked, or was cut, in mid-body.
+    stopped: BTreeMap<u64, usize>,
+    cut: BTreeMap<u64, usize>,
+    ends_of_requests: BTreeMap<u64, usize>,
+    late: std::collections::BTreeSet<u64>,
     /// How often what happened, to show that this test is worth something.
     tally: Tally,
 }
@@ -410,6 +455,22 @@ struct Random {
 type Tally = BTreeMap<String, usize>;
 
 impl Random {
+    fn new(seed: u64) -> Self {
+        Self {
+            dice: Dice::new(seed),
+            calm: false,
+            parked: Vec::new(),
+            seen: BTreeMap::new(),
+            faulted: Default::default(),
+            marks: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            cut: BTreeMap::new(),
+            ends_of_requests: BTreeMap::new(),
+            late: Default::default(),
+            tally: Tally::new(),
+        }
+    }
+
     fn act(&mut self, stream: u64) -> Act {
         self.faulted.insert(stream);
         self.parked.push(stream);
@@ -417,8 +478,42 @@ impl Random {
             0 => Act::Drop,
             1 => Act::Reset { code: 2, connection: false },
             2 => made(503, &[("made", "1")], &[b'm'; 30_000]),
-            _ => made(200, &[("made", "1"), ("grpc-status", "14")], b""),
+            _ => {
+                let mut act = made(200, &[("made", "1"), ("grpc-status", "14")], b"");
+                if let Act::Answer(made) = &mut act {
+                    made.trailers = Some(made.fields.clone());
+                }
+                act
+            }
         }
+    }
+
+    /// A stream that is parked at a mark goes on, in one way or another.
+    fn resumed(&mut self, stream: u64, resume: &Resume) {
+        match (self.stopped.remove(&stream), resume) {
+            (Some(place), Resume::Close) => drop(self.stopped.insert(stream, place)),
+            (Some(place), Resume::Act(act)) => self.cut_at(stream, place, act),
+            _ => {}
+        }
+    }
+
+    /// The end of a body at a mark, unless the act comes too late there.
+    fn cut_at(&mut self, stream: u64, place: usize, act: &Act) {
+        if !matches!(act, Act::Answer(made) if made.trailers.is_none()) {
+            self.cut.insert(stream, place);
+        }
+    }
+
+    fn watch(&mut self, stream: u64) -> Marks {
+        let count = 1 + self.dice.below(4);
+        let marks: Vec<Mark> = (0..count)
+            .map(|_| match self.dice.below(2) {
+                0 => Mark::Message(1 + self.dice.pick(&[0, 1, 2, 5, 70, 200])),
+                _ => Mark::Bytes(self.dice.pick(&[0, 1, 9, 10, 500, 2999, 3000, 16_384, 39_999])),
+            })
+            .collect();
+        self.marks.insert(stream, marks.clone());
+        Marks::from_vec(marks)
     }
 
     fn count(&mut self, what: String) {
@@ -426,13 +521,21 @@ impl Random {
     }
 
     fn verdict(&mut self, point: &str, stream: u64) -> Verdict {
-        let verdict = match self.dice.below(if self.calm { 1 } else { 8 }) {
+        let sides = match point {
+            _ if self.calm => 1,
+            // Fewer of them are reached, so more of them act.
+            "mark" => 16,
+            _ => 10,
+        };
+        let verdict = match self.dice.below(sides) {
             0..4 => Verdict::Pass,
+            8 | 9 if point == "response" => Verdict::Watch(self.watch(stream)),
+            8 | 9 => Verdict::Watch(Marks::new()),
             4 | 5 => {
                 self.parked.push(stream);
                 Verdict::Park
             }
-            6 => Verdict::Withhold { limit: self.dice.pick(&[0, 5000, 1 << 20]) },
+            6 | 15 => Verdict::Withhold { limit: self.dice.pick(&[0, 5000, 1 << 20]) },
             _ => Verdict::Act(self.act(stream)),
         };
         let name = match &verdict {
@@ -460,8 +563,46 @@ impl Interceptor for Random {
         self.verdict("response", stream.0)
     }
 
-    fn response_end(&mut self, stream: StreamId, _: &Tail<'_>) -> Verdict {
+    fn reached(&mut self, stream: StreamId, mark: Mark) -> Verdict {
         assert_eq!(self.seen[&stream.0], None);
+        let marks = self.marks.get_mut(&stream.0).expect("a watched response");
+        let at = marks.iter().position(|m| *m == mark).expect("each once");
+        marks.remove(at);
+        assert!(
+            marks.iter().all(|other| place(*other) >= place(mark) || !is_grpc(stream.0)),
+            "in the order of the body"
+        );
+        let verdict = self.verdict("mark", stream.0);
+        match &verdict {
+            Verdict::Park => drop(self.stopped.insert(stream.0, place(mark))),
+            Verdict::Act(act) => self.cut_at(stream.0, place(mark), act),
+            _ => {}
+        }
+        verdict
+    }
+
+    fn request_end(&mut self, stream: StreamId, _: Option<&Fields<'_>>) {
+        assert_eq!(self.seen[&stream.0], None);
+        *self.ends_of_requests.entry(stream.0).or_default() += 1;
+    }
+
+    fn late(&mut self, stream: StreamId, fields: &Fields<'_>) {
+        assert_eq!(self.seen[&stream.0], Some(Closed::ByApplication), "only of what was given up");
+        assert!(self.late.insert(stream.0), "once");
+        let n = fields.text("n").or(fields.text("t"));
+        assert!(n.is_none_or(|n| n == stream.0.to_string()), "of this stream");
+        self.count("late".into());
+    }
+
+    fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
+        assert_eq!(self.seen[&stream.0], None);
+        if let Some(body) = tail.body {
+            assert_eq!(body, body_of(stream.0, false, 0, body.len()), "the body that was withheld");
+            self.count("body".into());
+            if let Some(messages) = tail.messages {
+                assert_eq!(messages as usize, body.len().div_ceil(MESSAGE));
+            }
+        }
         self.verdict("end", stream.0)
     }
 
@@ -469,7 +610,7 @@ impl Interceptor for Random {
         assert_eq!(self.seen[&stream.0], None);
         let value = match part {
             Part::Request => "q",
-            Part::RequestEnd => return Edits::new(),
+            Part::RequestEnd => return end_of_request(stream.0),
             Part::Response => "r",
             Part::ResponseEnd if stream.0 % 4 == 1 => return Edits::new(),
             Part::ResponseEnd => "e",
@@ -478,7 +619,7 @@ impl Interceptor for Random {
     }
 
     fn refused(&mut self, _: StreamId, why: Refusal) {
-        assert!(matches!(why, Refusal::Size | Refusal::TooLate), "{why:?}");
+        assert!(matches!(why, Refusal::Size | Refusal::Stream | Refusal::TooLate), "{why:?}");
         self.count(format!("{why:?}"));
     }
 
@@ -504,20 +645,20 @@ fn deliver(link: &mut Link, app: &mut Peer, up: &mut Peer, fate: &mut Random, di
     let n = portion(out.to_app.len());
     app.receive(&out.to_app.split_to(n));
     assert_eq!((out.app, out.upstream), (Fate::Open, Fate::Open));
+    let all = out.to_app.is_empty();
+    for (n, place) in fate.stopped.iter().chain(&fate.cut) {
+        let stream = &app.streams[&(*n as u32)];
+        assert!(stream.received <= *place, "nothing behind a mark has left");
+        assert!(!all || stream.gave_up || stream.received == *place, "all before a mark has left");
+    }
 }
 
-fn conversation(seed: u64) -> Tally {
+/// With `cut`, a fault resets the application's connection in the middle of it.
+fn conversation(seed: u64, cut: bool) -> Tally {
     let mut dice = Dice::new(seed);
     let mut link = Link::new();
     let (mut app, mut up) = (Peer::new(false), Peer::new(true));
-    let mut fate = Random {
-        dice: Dice::new(seed ^ 0xfeed),
-        calm: false,
-        parked: Vec::new(),
-        seen: BTreeMap::new(),
-        faulted: Default::default(),
-        tally: Tally::new(),
-    };
+    let mut fate = Random::new(seed ^ 0xfeed);
     for peer in [&mut app, &mut up] {
         let mut entries = vec![
             (1, dice.pick(&[0, 200, 4096, 65_536])),
@@ -540,6 +681,14 @@ fn conversation(seed: u64) -> Tally {
         up.act(&mut dice, false);
         if dice.one_in(3) && !fate.parked.is_empty() {
             let stream = fate.parked.swap_remove(dice.below(fate.parked.len()));
+            if cut && fate.seen.len() > 10 {
+                let reset = Act::Reset { code: 2, connection: true };
+                link.resume(StreamId(stream), Resume::Act(reset), &mut fate);
+                if link.out.app == Fate::Reset {
+                    return cut_off(link, app, fate);
+                }
+                continue;
+            }
             let resume = match dice.below(4) {
                 0 => Resume::Act(fate.act(stream)),
                 1 => Resume::Close,
@@ -548,6 +697,7 @@ fn conversation(seed: u64) -> Tally {
             if resume == Resume::Close {
                 fate.parked.push(stream);
             }
+            fate.resumed(stream, &resume);
             link.resume(StreamId(stream), resume, &mut fate);
         }
         deliver(&mut link, &mut app, &mut up, &mut fate, &mut dice, false);
@@ -561,6 +711,7 @@ fn conversation(seed: u64) -> Tally {
     for round in 0.. {
         let ids: Vec<u64> = fate.seen.keys().copied().collect();
         for stream in ids {
+            fate.resumed(stream, &Resume::Pass);
             link.resume(StreamId(stream), Resume::Pass, &mut fate);
             link.resume(StreamId(stream), Resume::Close, &mut fate);
         }
@@ -616,23 +767,50 @@ fn conversation(seed: u64) -> Tally {
         if !stream.reset && !origin.reset {
             *fate.tally.entry("whole request".into()).or_default() += 1;
             assert_eq!(origin.received, stream.plan, "seed {seed}: request of {n}");
-            assert_eq!(origin.got_trailers.is_some(), stream.trailers);
+            assert_eq!(fate.ends_of_requests.contains_key(n), stream.has_end);
+            let trailers = match n % 8 {
+                3 => stream.has_end,
+                5 => false,
+                _ => stream.trailers,
+            };
+            assert_eq!(origin.got_trailers.is_some(), trailers, "seed {seed}: trailers of {n}");
         }
     }
+    assert!(fate.ends_of_requests.values().all(|times| *times == 1));
     assert!(fate.seen.len() > 3, "seed {seed}: a conversation worth the name");
     fate.tally
+}
+
+/// What is left of a link whose application got an RST: nothing, and what had been written before is as it should be.
+fn cut_off(mut link: Link, mut app: Peer, fate: Random) -> Tally {
+    assert_eq!(link.out.upstream, Fate::Linger);
+    app.receive(&link.out.to_app.split());
+    assert!(link.streams.is_empty() && link.waiting_up.is_empty() && link.waiting_down.is_empty());
+    assert_eq!((link.kept_up, link.kept_down), (0, 0));
+    assert!(fate.seen.values().all(Option::is_some), "every exchange is closed");
+    for (n, place) in &fate.stopped {
+        let stream = &app.streams[&(*n as u32)];
+        assert!(stream.gave_up || stream.received == *place);
+    }
+    Tally::from([("cut".into(), 1)])
 }
 
 #[test]
 fn random_conversations_keep_windows_tables_identifiers_and_bodies() {
     let mut tally = Tally::new();
     for seed in 0..150 {
-        for (what, times) in conversation(seed) {
+        for (what, times) in conversation(seed, false) {
             *tally.entry(what).or_default() += times;
         }
     }
-    // Three points times six verdicts, two refusals, four ends, and messages that were compared.
-    assert_eq!(tally.len(), 18 + 2 + 4 + 2, "{tally:#?}");
+    for seed in 1000..1040 {
+        for (what, times) in conversation(seed, true).into_iter().filter(|(what, _)| what == "cut") {
+            *tally.entry(what).or_default() += times;
+        }
+    }
+    // Four points times seven verdicts, three refusals, four ends, messages that were compared, bodies that were shown,
+    // what came late, and connections that were reset.
+    assert_eq!(tally.len(), 28 + 3 + 4 + 2 + 3, "{tally:#?}");
     for (what, times) in &tally {
         assert!(*times >= 30, "{what} happened {times} times only: {tally:#?}");
     }
@@ -669,14 +847,7 @@ fn random_frames_from_both_sides_never_panic_leak_or_close_twice() {
     for seed in 0..1500 {
         let mut dice = Dice::new(seed);
         let mut link = Link::new();
-        let mut fate = Random {
-            dice: Dice::new(seed + 7),
-            calm: false,
-            parked: Vec::new(),
-            seen: BTreeMap::new(),
-            faulted: Default::default(),
-            tally: Tally::new(),
-        };
+        let mut fate = Random::new(seed + 7);
         let (mut app, mut up) = (Encoder::default(), Encoder::default());
         link.app_bytes(PREFACE, &mut fate);
         link.app_bytes(&settings(&[]), &mut fate);
