@@ -13,11 +13,16 @@ impl Progress {
         let target =
             if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(length), target);
-        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len}")
+        let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         bar.set_prefix(what.to_owned());
         Progress(bar)
+    }
+
+    /// Say how it stands.
+    pub(crate) fn say(&self, how: String) {
+        self.0.set_message(how);
     }
 
     /// One more step is done.

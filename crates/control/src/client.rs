@@ -201,15 +201,23 @@ impl Client {
 
     /// Ends a round in the background, because its runner was dropped.
     pub(crate) fn farewell(&self, id: RoundId, reason: &str) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (client, reason) = (self.clone(), reason.to_owned());
-        self.farewells.open.fetch_add(1, Ordering::SeqCst);
-        runtime.spawn(async move {
+        self.before_leaving(async move {
             // Nobody is left to hear of an error; the round's lease ends by itself.
             let finish = Finish { deadline: Interval(Duration::ZERO), client_failed: Some(reason) };
             let _ = client.finish(id, &finish).await;
-            client.farewells.open.fetch_sub(1, Ordering::SeqCst);
-            client.farewells.changed.notify_waiters();
+        });
+    }
+
+    /// Does `work` in the background; [`Client::farewells`] waits for it.
+    pub(crate) fn before_leaving(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let farewells = self.farewells.clone();
+        farewells.open.fetch_add(1, Ordering::SeqCst);
+        runtime.spawn(async move {
+            work.await;
+            farewells.open.fetch_sub(1, Ordering::SeqCst);
+            farewells.changed.notify_waiters();
         });
     }
 

@@ -4,29 +4,28 @@
 //! Nothing here waits by the clock but for the configured backoff between attempts: the controller says when an attempt
 //! has settled and when the round is complete. A round whose future is dropped is ended at the controller.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use aftershock_core::duration::Interval;
-use aftershock_core::id::Token;
 use aftershock_core::plan::Plan;
-use tokio::task::JoinHandle;
 
-use crate::api::{
-    Attempt, Conclude, Finish, Finished, OracleFinding, OracleVerdict, RUNNER_LEASE, RoundId, Settled, StartRound,
-    Verdict,
-};
+use crate::api::{Attempt, Finished, OracleFinding, OracleVerdict, RoundId, Settled, Verdict};
 use crate::client::{Client, ClientError};
-use crate::scenario::{Invariant, Request, RetryOn, Scenario, TemporalFault, When};
+use crate::scenario::{MissingSecrets, Scenario, Secrets, TemporalFault};
 
+mod context;
+mod cookies;
 pub(crate) mod exchange;
 mod grpc;
+mod live;
 mod oracle;
+mod round;
 mod send;
+mod values;
 
-use oracle::Judgement;
-use send::{Failure, Sent};
+use round::Round;
+use values::Values;
 
 /// How long to wait, and for what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +57,17 @@ pub enum RunError {
     /// A request could not be built with this round's business key.
     #[error("failed to build the request {request:?}: {reason}")]
     Request {
+        /// Its name.
+        request: String,
+        /// Why.
+        reason: String,
+    },
+    /// Secrets that the scenario declares were not given. Nothing was sent.
+    #[error(transparent)]
+    Secrets(#[from] MissingSecrets),
+    /// A request before the round did not go well. Nothing was armed.
+    #[error("failed to set the scenario up: request {request:?}: {reason}")]
+    Setup {
         /// Its name.
         request: String,
         /// Why.
@@ -188,25 +198,40 @@ impl<F: Fn(Step<'_>) + Sync> Progress for F {
     }
 }
 
-/// Drives rounds of one scenario.
+/// Drives rounds of one scenario, any number of them side by side.
 #[derive(Debug)]
 pub struct Runner {
     client: Client,
-    scenario: Scenario,
+    scenario: Arc<Scenario>,
+    secrets: Secrets,
     deadlines: Deadlines,
     rounds: AtomicU32,
+    turn: AtomicUsize,
 }
 
 impl Runner {
     /// A runner of `scenario` against the controller of `client`.
     pub fn new(client: Client, scenario: Scenario) -> Self {
-        Runner { client, scenario, deadlines: Deadlines::default(), rounds: AtomicU32::new(0) }
+        Runner {
+            client,
+            scenario: Arc::new(scenario),
+            secrets: Secrets::default(),
+            deadlines: Deadlines::default(),
+            rounds: AtomicU32::new(0),
+            turn: AtomicUsize::new(0),
+        }
     }
 
     /// With other deadlines.
     #[must_use]
     pub fn with_deadlines(self, deadlines: Deadlines) -> Self {
         Runner { deadlines, ..self }
+    }
+
+    /// With the values of the scenario's secrets.
+    #[must_use]
+    pub fn with_secrets(self, secrets: Secrets) -> Self {
+        Runner { secrets, ..self }
     }
 
     /// The scenario.
@@ -237,23 +262,8 @@ impl Runner {
         fault: Option<&TemporalFault>,
         progress: &dyn Progress,
     ) -> Result<RoundOutcome, RunError> {
-        let key = self.key()?;
-        let start =
-            StartRound { scenario: self.scenario.name.clone(), plan, key: key.clone(), ..StartRound::default() };
-        let started = self.client.start(&start).await?;
-        let mut live = Live::new(self.client.clone(), started.id);
-        progress.step(Step::Started { id: started.id, key: &key });
-        let round = Round { runner: self, fault, key: &key, values: self.values(&key), progress };
-        match round.drive(&mut live, started.token).await {
-            Ok(outcome) => {
-                live.ended = true;
-                Ok(outcome)
-            }
-            Err(error) => {
-                live.give_up(&error).await;
-                Err(error)
-            }
-        }
+        self.secrets.check(&self.scenario)?;
+        Round::new(self, fault, progress, self.values()?).run(plan).await
     }
 
     /// `n` clean rounds, each of which must be complete and meet its own oracle.
@@ -279,204 +289,33 @@ impl Runner {
         Ok(outcomes)
     }
 
-    /// A business key for a new round.
-    fn key(&self) -> Result<String, RunError> {
+    /// The variables of a new round.
+    fn values(&self) -> Result<Values, RunError> {
         let random = getrandom::u32().map_err(|error| RunError::Random(error.to_string()))?;
         let n = self.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let values = [("random", format!("{random:08x}")), ("n", n.to_string())];
-        Ok(self.scenario.key.fill(&values.map(|(name, value)| (name.to_owned(), value)).into()))
+        Ok(Values::new(&self.scenario, &self.secrets, random, n))
     }
 
-    /// The variables of a round.
-    fn values(&self, key: &str) -> BTreeMap<String, String> {
-        let ledgers = self.scenario.ledgers.iter().map(|(name, url)| (name.clone(), url.to_string()));
-        ledgers.chain([("key".to_owned(), key.to_owned())]).collect()
+    /// Which entry the next request takes.
+    fn turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// A round under way.
-struct Round<'a> {
-    runner: &'a Runner,
-    fault: Option<&'a TemporalFault>,
-    key: &'a str,
-    values: BTreeMap<String, String>,
-    progress: &'a dyn Progress,
-}
-
-impl Round<'_> {
-    async fn drive(&self, live: &mut Live, token: Token) -> Result<RoundOutcome, RunError> {
-        let Runner { client, scenario, deadlines, .. } = self.runner;
-        let invariants = scenario.invariants_under(self.fault);
-        let mut evaluated: BTreeSet<&str> = BTreeSet::new();
-        let mut attempts = Vec::new();
-        let mut judgement = Judgement::default();
-        let mut notes = Vec::new();
-        for (index, request) in scenario.requests.iter().enumerate() {
-            if judgement.is_unavailable() {
-                // A client that did not get what it needs does not go on.
-                notes.push(format!("the request {:?} was not sent, since one before it failed", request.name));
-                continue;
+impl RunError {
+    /// The same, with no secret in its texts.
+    fn hidden(self, values: &Values) -> Self {
+        let hide = |text: String| values.hide(&text);
+        match self {
+            RunError::Request { request, reason } => RunError::Request { request, reason: hide(reason) },
+            RunError::Setup { request, reason } => RunError::Setup { request, reason: hide(reason) },
+            RunError::Invariant { invariant, url, reason } => {
+                RunError::Invariant { invariant, url: hide(url), reason: hide(reason) }
             }
-            let mut number = 0;
-            let last = loop {
-                number += 1;
-                let began = Instant::now();
-                let sent = send::send(&scenario.entry, request, &self.values, token).await?;
-                let attempt = Attempt {
-                    request: index,
-                    attempt: number,
-                    result: sent.to_string(),
-                    latency: Interval(began.elapsed()),
-                };
-                self.progress.step(Step::Attempted { request: &request.name, attempt: &attempt });
-                let latency = attempt.latency.0;
-                attempts.push(attempt);
-                let settled = client.settle(live.id, deadlines.settle).await?;
-                if !settled.settled {
-                    notes.push(format!(
-                        "attempt {number} of {:?} did not settle within {}: {}",
-                        request.name,
-                        Interval(deadlines.settle),
-                        settled.running.join(", ")
-                    ));
-                }
-                self.progress.step(Step::Settled(&settled));
-                for invariant in &invariants {
-                    if invariant.when == When::AfterAttempt(number)
-                        && invariant.request.as_ref().is_none_or(|name| *name == request.name)
-                    {
-                        evaluated.insert(&invariant.name);
-                        self.evaluate(invariant, &mut judgement).await?;
-                    }
-                }
-                if number >= request.retry.attempts || !tries_again(request, &sent) {
-                    break (sent, latency);
-                }
-                if !request.retry.backoff.is_zero() {
-                    tokio::time::sleep(request.retry.backoff).await;
-                }
-            };
-            let expectation = scenario.expectation_under(request, self.fault);
-            judgement.answer(request, expectation, &last.0, last.1);
-        }
-        let finish = Finish { deadline: Interval(deadlines.finish), client_failed: None };
-        let finished = client.finish(live.id, &finish).await?;
-        live.finished = true;
-        self.progress.step(Step::Finished(&finished));
-        for invariant in &invariants {
-            if invariant.when == When::AfterRound {
-                evaluated.insert(&invariant.name);
-                // Who killed the service that keeps the state wants to know at least the verdict.
-                let read = self.evaluate(invariant, &mut judgement).await;
-                read.map_err(|error| self.unread(live.id, &finished, error))?;
+            RunError::Unread { id, key, verdict, reasons, source } => {
+                RunError::Unread { id, key, verdict, reasons, source: Box::new(source.hidden(values)) }
             }
-        }
-        let unevaluated = invariants.iter().filter(|invariant| !evaluated.contains(invariant.name.as_str()));
-        notes.extend(
-            unevaluated.map(|it| format!("the invariant {:?} was not evaluated: there was no {}", it.name, it.when)),
-        );
-        let (oracle, broken) = judgement.finding();
-        client.conclude(live.id, &Conclude { attempts: attempts.clone(), oracle: oracle.clone() }).await?;
-        self.progress.step(Step::Concluded(&oracle));
-        let expected_oracle = self.fault.map_or(OracleVerdict::Held, TemporalFault::expected_oracle);
-        let as_declared = oracle.found == expected_oracle && self.breaks_as_declared(&broken);
-        Ok(RoundOutcome {
-            id: live.id,
-            key: self.key.to_owned(),
-            finished,
-            attempts,
-            oracle,
-            expected_oracle,
-            broken,
-            as_declared,
-            notes,
-        })
-    }
-
-    fn unread(&self, id: RoundId, finished: &Finished, error: RunError) -> RunError {
-        let of_faults = finished.faults.iter().flat_map(|fault| &fault.reasons);
-        RunError::Unread {
-            id,
-            key: self.key.to_owned(),
-            verdict: finished.verdict,
-            reasons: finished.reasons.iter().chain(of_faults).cloned().collect(),
-            source: Box::new(error),
-        }
-    }
-
-    fn breaks_as_declared(&self, broken: &[String]) -> bool {
-        let Some(declared) = self.fault.and_then(|fault| fault.expect.violates.as_ref()) else { return true };
-        let declared: BTreeSet<&str> = declared.iter().map(|name| name.as_str()).collect();
-        declared == broken.iter().map(String::as_str).collect()
-    }
-
-    async fn evaluate(&self, invariant: &Invariant, judgement: &mut Judgement) -> Result<(), RunError> {
-        let url = invariant.get.fill(&self.values);
-        let document = send::get(&url, self.runner.deadlines.invariant)
-            .await
-            .map_err(|reason| RunError::Invariant { invariant: invariant.name.clone(), url, reason })?;
-        let difference = judgement.invariant(invariant, &document);
-        self.progress.step(Step::Checked { invariant: &invariant.name, difference: difference.as_deref() });
-        Ok(())
-    }
-}
-
-/// Whether the request's policy has it sent again after this.
-fn tries_again(request: &Request, sent: &Sent) -> bool {
-    let kind = match sent {
-        Sent::Failed(Failure::Timeout) => RetryOn::Timeout,
-        Sent::Failed(Failure::Transport(_)) => RetryOn::Transport,
-        Sent::Http { status, .. } if *status >= 500 => RetryOn::Status,
-        Sent::Grpc { reply, .. } if reply.status == grpc::UNAVAILABLE => RetryOn::Status,
-        Sent::Http { .. } | Sent::Grpc { .. } => return false,
-    };
-    request.retry.on.contains(&kind)
-}
-
-/// A round that the controller keeps for us: renewed while it lives, ended when it is dropped.
-struct Live {
-    client: Client,
-    id: RoundId,
-    renewing: JoinHandle<()>,
-    /// The controller has judged it.
-    finished: bool,
-    /// Nothing is left to say.
-    ended: bool,
-}
-
-impl Live {
-    fn new(client: Client, id: RoundId) -> Self {
-        let renewer = client.clone();
-        let renewing = tokio::spawn(async move {
-            let mut every = tokio::time::interval(RUNNER_LEASE / 4);
-            every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            every.tick().await;
-            loop {
-                every.tick().await;
-                // A refusal is final; an unreachable controller may come back before the lease ends.
-                if renewer.renew(id).await.is_err_and(|error| error.is_refusal()) {
-                    return;
-                }
-            }
-        });
-        Live { client, id, renewing, finished: false, ended: false }
-    }
-
-    /// Ends the round for a reason. The error that led here matters more than one of this.
-    async fn give_up(&mut self, error: &RunError) {
-        if !self.finished && !self.ended {
-            let finish = Finish { deadline: Interval(Duration::ZERO), client_failed: Some(error.to_string()) };
-            let _ = self.client.finish(self.id, &finish).await;
-        }
-        self.ended = true;
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.renewing.abort();
-        if !self.finished && !self.ended {
-            self.client.farewell(self.id, "the runner was stopped");
+            other @ (RunError::Controller(_) | RunError::Secrets(_) | RunError::Random(_)) => other,
         }
     }
 }

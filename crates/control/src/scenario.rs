@@ -9,42 +9,36 @@ use std::time::Duration;
 use aftershock_core::duration::Interval;
 use aftershock_core::name::nearest;
 use aftershock_core::yaml::{self, Located, Spanned};
-use http::{HeaderMap, HeaderName, HeaderValue};
 
 mod check;
+mod entry;
+mod extract;
 mod fault;
 mod file;
+mod request;
+mod template;
 mod text;
+mod variables;
 
 pub use check::{Check, Comparator, Expectation, InvalidInvariant, Invariant, OneComparator};
+pub use entry::Entries;
+pub use extract::{Extraction, Place};
 pub use fault::{Declared, ExpectedOracle, FaultExpectation, TemporalFault, TemporalFaultFile};
-pub use file::{RetryOn, ScenarioFile};
-pub use text::{
-    BaseUrl, GrpcMethod, JsonPath, Method, ParseTextError, Pattern, Selected, Template, UnknownVariable, When,
-};
+pub use file::{Execution, RetryOn, ScenarioFile};
+pub use request::{Body, Call, Message, Request, Retry};
+pub use template::{JsonTemplate, Template, UnknownVariable};
+pub use text::{BaseUrl, GrpcMethod, JsonPath, Method, ParseTextError, Pattern, Selected, When};
+pub use variables::{MissingSecrets, Secrets};
 
-pub(crate) use check::gettable;
-use file::{RawCall, RawRequest};
+pub(crate) use check::{Hide, gettable};
+use request::expectation_fits;
+pub(crate) use request::fill_headers;
+use variables::{Known, OF_THE_KEY, check_name};
 
 /// The kind of a scenario's file.
 pub const SCENARIO: &str = "Scenario";
 /// The kind of a temporal fault's file.
 pub const TEMPORAL_FAULT: &str = "TemporalFault";
-
-/// Variables that every scenario has.
-const BUILT_IN: [&str; 1] = ["key"];
-/// Variables of the business key's template.
-const OF_THE_KEY: [&str; 2] = ["random", "n"];
-/// Fields that the runner sets itself: they tie a request to its round.
-const RESERVED: [&str; 7] = [
-    "traceparent",
-    "tracestate",
-    "uber-trace-id",
-    "aftershock-hop",
-    "content-length",
-    "transfer-encoding",
-    "connection",
-];
 
 /// A scenario.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,82 +46,27 @@ pub struct Scenario {
     /// Its name.
     pub name: String,
     /// Where requests go.
-    pub entry: BaseUrl,
+    pub entry: Entries,
     /// The business key of a round, with `{random}` and `{n}`.
     pub key: Template,
     /// Named base URLs.
     pub ledgers: BTreeMap<String, BaseUrl>,
+    /// The names of environment variables whose values are secrets.
+    pub secrets: BTreeSet<String>,
+    /// Variables, each of which speaks only of those before it.
+    pub variables: Vec<(String, Template)>,
+    /// Whether the client keeps cookies.
+    pub cookies: bool,
+    /// Which requests are one execution.
+    pub execution: Execution,
+    /// Sent before a round is armed, outside of it.
+    pub setup: Vec<Request>,
     /// The client's requests, in order.
     pub requests: Vec<Request>,
+    /// Sent after a round, outside of it, whatever came of it.
+    pub teardown: Vec<Request>,
     /// What must hold of the system's state.
     pub invariants: Vec<Invariant>,
-}
-
-/// One request of the client, with its retries.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    /// Its name.
-    pub name: String,
-    /// What is sent.
-    pub call: Call,
-    /// How long an attempt may take, from the connection to the last byte.
-    pub timeout: Duration,
-    /// When it is tried again.
-    pub retry: Retry,
-    /// What the last answer must be.
-    pub expect: Expectation,
-}
-
-/// What a request sends.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Call {
-    /// HTTP/1.1.
-    Http {
-        /// The method.
-        method: http::Method,
-        /// The path with its query, below the entry's own path.
-        path: Template,
-        /// Further header fields; values are templates.
-        headers: Vec<(HeaderName, Template)>,
-        /// The body.
-        body: Template,
-    },
-    /// A unary gRPC call over HTTP/2 by prior knowledge.
-    Grpc {
-        /// The method.
-        method: GrpcMethod,
-        /// Further metadata; values are templates.
-        metadata: Vec<(HeaderName, Template)>,
-        /// The message.
-        message: Message,
-    },
-}
-
-impl Call {
-    /// Whether it is a gRPC call.
-    pub fn is_grpc(&self) -> bool {
-        matches!(self, Call::Grpc { .. })
-    }
-}
-
-/// The bytes of a gRPC message.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Message {
-    /// Text, as UTF-8.
-    Text(Template),
-    /// Bytes, as they are.
-    Bytes(Vec<u8>),
-}
-
-/// When a client tries again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retry {
-    /// Tries in all, at least one.
-    pub attempts: u32,
-    /// What makes it try again.
-    pub on: BTreeSet<RetryOn>,
-    /// The pause before the next try.
-    pub backoff: Duration,
 }
 
 /// A scenario cannot be put elsewhere as asked.
@@ -136,9 +75,15 @@ pub enum RelocateError {
     /// Not a base URL.
     #[error("{0}")]
     Url(#[from] ParseTextError),
-    /// The scenario has no such ledger.
-    #[error("scenario {scenario:?} has no ledger {name:?}{hint}")]
-    UnknownLedger {
+    /// A value that speaks of variables.
+    #[error("expected a value of {name:?} without variables")]
+    Value {
+        /// Of which variable.
+        name: String,
+    },
+    /// The scenario has no such ledger or variable.
+    #[error("scenario {scenario:?} has no ledger or variable {name:?}{hint}")]
+    Unknown {
         /// The scenario.
         scenario: String,
         /// What was asked for.
@@ -164,60 +109,89 @@ impl Scenario {
             let message = "expected `{random}` or `{n}` in the key: each round needs a business key of its own";
             return Err(source.at(&key, message));
         }
-        let mut ledgers = BTreeMap::new();
-        for (name, url) in spec.ledgers {
-            if !text::is_name(&name) || BUILT_IN.contains(&name.as_str()) || OF_THE_KEY.contains(&name.as_str()) {
-                let message = format!(
-                    "expected a name of letters, digits, `-` and `_` other than `key`, `random` and `n`, found {name:?}"
-                );
-                return Err(source.at(&url, message));
-            }
-            ledgers.insert(name, url.value);
-        }
-        let known = || BUILT_IN.into_iter().chain(ledgers.keys().map(String::as_str));
-        if spec.requests.is_empty() {
-            return Err(source.at(&spec.requests, "expected at least one request"));
-        }
-        let mut requests: Vec<Request> = Vec::new();
-        for raw in spec.requests.value {
-            if requests.iter().any(|request| request.name == *raw.name) {
-                return Err(
-                    source.at(&raw.name, format!("expected each request's name once, found `{}` again", raw.name))
-                );
-            }
-            requests.push(request(&source, raw, &known)?);
-        }
-        let scenario = Scenario {
+        let mut scenario = Scenario {
             name: raw.metadata.name.value,
             entry: spec.entry,
             key: key.value,
-            ledgers,
-            requests,
+            ledgers: BTreeMap::new(),
+            secrets: BTreeSet::new(),
+            variables: Vec::new(),
+            cookies: spec.cookies,
+            execution: spec.execution,
+            setup: Vec::new(),
+            requests: Vec::new(),
+            teardown: Vec::new(),
             invariants: Vec::new(),
         };
+        for (name, url) in spec.ledgers {
+            check_name(&source, &name, &url, &Known::default())?;
+            scenario.ledgers.insert(name, url.value);
+        }
+        for name in spec.secrets {
+            if !template::is_name(&name) {
+                return Err(
+                    source.at(&name, format!("expected the name of an environment variable, found {:?}", *name))
+                );
+            }
+            scenario.secrets.insert(name.value);
+        }
+        scenario.variables = variables::ordered(&source, spec.variables, &scenario.known_at_the_start())?;
+        if spec.requests.is_empty() {
+            return Err(source.at(&spec.requests, "expected at least one request"));
+        }
+        let mut names = BTreeSet::new();
+        let mut once = |name: &Spanned<String>| match names.insert(name.value.clone()) {
+            true => Ok(()),
+            false => Err(source.at(name, format!("expected each request's name once, found `{name}` again"))),
+        };
+        for raw in spec.setup {
+            once(&raw.name)?;
+            let known = scenario.known_before(0);
+            scenario.setup.push(request::parse(&source, raw, &known, &scenario)?);
+        }
+        for raw in spec.requests.value {
+            once(&raw.name)?;
+            let known = scenario.known_before(scenario.requests.len());
+            scenario.requests.push(request::parse(&source, raw, &known, &scenario)?);
+        }
+        for raw in spec.teardown {
+            once(&raw.name)?;
+            let all = scenario.known_before(scenario.requests.len());
+            let known = scenario.teardown.iter().fold(all, Known::extended);
+            scenario.teardown.push(request::parse(&source, raw, &known, &scenario)?);
+        }
         scenario.check_invariants(&source, &spec.invariants, &[])?;
-        Ok(Scenario { invariants: spec.invariants.into_iter().map(|invariant| invariant.value).collect(), ..scenario })
+        scenario.invariants = spec.invariants.into_iter().map(|invariant| invariant.value).collect();
+        Ok(scenario)
     }
 
-    /// Puts the scenario where it is to run: another entry, other ledgers.
+    /// Puts the scenario where it is to run: other entries, other ledgers, other values of variables.
     ///
     /// # Errors
-    /// A URL that is none, a ledger that the scenario does not have.
-    pub fn relocate(&mut self, entry: Option<&str>, ledgers: &[(String, String)]) -> Result<(), RelocateError> {
-        if let Some(entry) = entry {
-            self.entry = entry.parse()?;
+    /// A URL that is none, a name that the scenario does not have.
+    pub fn relocate(&mut self, entry: &[String], values: &[(String, String)]) -> Result<(), RelocateError> {
+        if !entry.is_empty() {
+            self.entry = Entries::new(entry.iter().map(|url| url.parse()).collect::<Result<_, _>>()?);
         }
-        for (name, url) in ledgers {
-            let Some(ledger) = self.ledgers.get_mut(name) else {
-                let known = self.ledgers.keys().map(String::as_str);
-                let hint = match nearest(name, known.clone()) {
+        for (name, value) in values {
+            if let Some(ledger) = self.ledgers.get_mut(name) {
+                *ledger = value.parse()?;
+            } else if let Some((_, variable)) = self.variables.iter_mut().find(|(variable, _)| variable == name) {
+                let value: Template = value.parse().expect("every text is a template");
+                if value.variables().next().is_some() {
+                    return Err(RelocateError::Value { name: name.clone() });
+                }
+                *variable = value;
+            } else {
+                let known =
+                    || self.ledgers.keys().chain(self.variables.iter().map(|(name, _)| name)).map(String::as_str);
+                let hint = match nearest(name, known()) {
                     Some(near) => format!("; did you mean {near:?}?"),
-                    None if self.ledgers.is_empty() => String::new(),
-                    None => format!(", only {}", known.collect::<Vec<_>>().join(", ")),
+                    None if known().next().is_none() => String::new(),
+                    None => format!(", only {}", known().collect::<Vec<_>>().join(", ")),
                 };
-                return Err(RelocateError::UnknownLedger { scenario: self.name.clone(), name: name.clone(), hint });
-            };
-            *ledger = url.parse()?;
+                return Err(RelocateError::Unknown { scenario: self.name.clone(), name: name.clone(), hint });
+            }
         }
         Ok(())
     }
@@ -274,24 +248,27 @@ impl Scenario {
         invariants: &[Spanned<Invariant>],
         others: &[Invariant],
     ) -> Result<(), Located> {
-        let known = || BUILT_IN.into_iter().chain(self.ledgers.keys().map(String::as_str));
         let mut names: BTreeSet<&str> = others.iter().map(|invariant| invariant.name.as_str()).collect();
         for invariant in invariants {
             if !names.insert(&invariant.name) {
                 let message = format!("expected each invariant's name once, found `{}` again", invariant.name);
                 return Err(source.at(invariant, message));
             }
-            source.check(invariant, invariant.get.check(known()))?;
-            let mut values: BTreeMap<String, String> =
-                self.ledgers.iter().map(|(name, url)| (name.clone(), url.to_string())).collect();
-            values.insert("key".to_owned(), "key".to_owned());
-            source.check(invariant, gettable(&invariant.get.fill(&values)))?;
             let named: Vec<&Request> = match &invariant.request {
                 Some(name) => {
                     vec![self.request(name).ok_or_else(|| source.at(invariant, self.unknown_request(name)))?]
                 }
                 None => self.requests.iter().collect(),
             };
+            // What an attempt's own request extracts has its value only once it was answered for good.
+            let index = match (&invariant.when, &invariant.request) {
+                (When::AfterRound, _) => self.requests.len(),
+                (_, Some(name)) => self.requests.iter().position(|request| request.name == *name).unwrap_or(0),
+                (_, None) => 0,
+            };
+            let known = self.known_before(index);
+            source.check(invariant, known.check(&invariant.get))?;
+            source.check(invariant, gettable(&invariant.get.fill(&known.samples(self))))?;
             let most = named.iter().map(|request| request.retry.attempts).max().unwrap_or(0);
             if let When::AfterAttempt(n) = invariant.when
                 && n > most
@@ -357,111 +334,6 @@ impl Source<'_> {
         }
         Ok(())
     }
-}
-
-fn request<'n, K: Iterator<Item = &'n str>>(
-    source: &Source<'_>,
-    raw: RawRequest,
-    known: &impl Fn() -> K,
-) -> Result<Request, Located> {
-    source.named(&raw.name, "the request")?;
-    let call = match (raw.http, raw.grpc) {
-        (Some(http), None) => RawCall::Http(http),
-        (None, Some(grpc)) => RawCall::Grpc(grpc),
-        (None, None) => return Err(source.at(&raw.name, "expected `http` or `grpc` for this request, found neither")),
-        (Some(_), Some(_)) => {
-            return Err(source.at(&raw.name, "expected either `http` or `grpc` for this request, found both"));
-        }
-    };
-    let call = match call {
-        RawCall::Http(http) => {
-            source.check(&http.path, http.path.check(known()))?;
-            if !http.path.as_str().starts_with('/') {
-                return Err(source
-                    .at(&http.path, format!("expected a path that begins with `/`, found {:?}", http.path.as_str())));
-            }
-            let sample = format!("http://h{}", http.path.fill(&BTreeMap::from([("key".to_owned(), "k".to_owned())])));
-            if sample.parse::<http::Uri>().is_err() {
-                return Err(source.at(&http.path, format!("expected a path of a URL, found {:?}", http.path.as_str())));
-            }
-            source.check(&http.body, http.body.check(known()))?;
-            Call::Http {
-                method: http.method.0,
-                path: http.path.value,
-                headers: headers(source, http.headers, known)?,
-                body: http.body.value,
-            }
-        }
-        RawCall::Grpc(grpc) => {
-            let message = match grpc.message.value {
-                Message::Text(text) => {
-                    text.check(known())
-                        .map_err(|error| Located::at(source.file, source.text, grpc.message.location, error))?;
-                    Message::Text(text)
-                }
-                bytes => bytes,
-            };
-            Call::Grpc { method: grpc.method, metadata: headers(source, grpc.metadata, known)?, message }
-        }
-    };
-    if raw.timeout.value.0.is_zero() {
-        return Err(source.at(&raw.timeout, "expected a timeout above zero"));
-    }
-    let retry = raw.retry.unwrap_or_default();
-    if *retry.attempts == 0 {
-        return Err(source.at(&retry.attempts, "expected at least one attempt: `attempts` counts the first try too"));
-    }
-    source.check(&raw.expect, expectation_fits(call.is_grpc(), &raw.expect))?;
-    Ok(Request {
-        name: raw.name.value,
-        call,
-        timeout: raw.timeout.value.0,
-        retry: Retry { attempts: retry.attempts.value, on: retry.on, backoff: retry.backoff.0 },
-        expect: raw.expect.value,
-    })
-}
-
-fn expectation_fits(grpc: bool, expectation: &Expectation) -> Result<(), String> {
-    if !grpc && expectation.grpc_status.is_some() {
-        return Err("expected no `grpc_status` for an HTTP request".to_owned());
-    }
-    match expectation.status {
-        Some(status) if !(100..=599).contains(&status) => {
-            Err(format!("expected a status from 100 to 599, found {status}"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn headers<'n, K: Iterator<Item = &'n str>>(
-    source: &Source<'_>,
-    raw: BTreeMap<String, Spanned<Template>>,
-    known: &impl Fn() -> K,
-) -> Result<Vec<(HeaderName, Template)>, Located> {
-    let mut headers = Vec::new();
-    for (name, value) in raw {
-        let parsed: HeaderName = name
-            .parse()
-            .map_err(|_| source.at(&value, format!("expected the name of a header field, found {name:?}")))?;
-        if RESERVED.contains(&parsed.as_str()) {
-            return Err(source.at(&value, format!("expected no `{parsed}` here: the runner sets it")));
-        }
-        source.check(&value, value.check(known()))?;
-        let fits = HeaderValue::from_str(&value.fill(&BTreeMap::new())).is_ok();
-        if !fits {
-            return Err(source.at(&value, "expected a value of a header field, without control characters"));
-        }
-        headers.push((parsed, value.value));
-    }
-    Ok(headers)
-}
-
-/// Header fields with their variables filled.
-pub(crate) fn fill_headers(
-    headers: &[(HeaderName, Template)],
-    values: &BTreeMap<String, String>,
-) -> Result<HeaderMap, http::header::InvalidHeaderValue> {
-    headers.iter().map(|(name, value)| Ok((name.clone(), HeaderValue::from_str(&value.fill(values))?))).collect()
 }
 
 /// Ten seconds.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by a panic and speaks of what it skips")]
 
+#[path = "runner/flow.rs"]
+mod flow;
 #[path = "runner/grpc.rs"]
 mod grpc;
 #[path = "runner/http.rs"]

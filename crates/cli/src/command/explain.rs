@@ -63,7 +63,7 @@ impl Explain {
         }
         let client = self.at.client()?;
         if let Some(path) = &self.scenario {
-            let scenario = super::scenario(path, &super::Elsewhere { entry: None, set: Vec::new() })?;
+            let scenario = super::scenario(path, &super::Elsewhere { entry: Vec::new(), set: Vec::new() })?;
             return Ok(client.traces(&scenario.name).await?);
         }
         let id = self.round.expect("clap asks for one of three");

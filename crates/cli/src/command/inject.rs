@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use aftershock_control::api::Verdict;
 use aftershock_control::client::Client;
-use aftershock_control::runner::{RoundOutcome, Runner};
+use aftershock_control::runner::{RoundOutcome, RunError, Runner};
+use aftershock_control::scenario::TemporalFault;
 use aftershock_core::plan::Plan;
 use aftershock_core::trace::Trace;
 use clap::Args;
+use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 
 use super::{AtControl, Elsewhere};
@@ -30,6 +34,9 @@ pub(crate) struct Inject {
     /// How many rounds.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     trials: u32,
+    /// How many rounds are in flight at once, each with its own token and business key.
+    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: u32,
     #[command(flatten)]
     elsewhere: Elsewhere,
     #[command(flatten)]
@@ -45,6 +52,7 @@ struct Report {
     scenario: String,
     fault: String,
     trials: u32,
+    parallel: u32,
     injected: u32,
     as_declared: u32,
     rounds: Vec<RoundOutcome>,
@@ -60,29 +68,15 @@ impl Inject {
         let scenario = super::scenario(&self.scenario, &self.elsewhere)?;
         let fault = super::fault(&self.fault)?;
         scenario.check(&fault)?;
-        let runner = Runner::new(client.clone(), scenario);
-        let progress = Progress::new("injecting", self.trials.into());
-        let mut rounds = Vec::new();
-        let mut stopped = None;
-        for trial in 1..=self.trials {
-            match runner.round(Some(&fault), &()).await {
-                Ok(outcome) => rounds.push(outcome),
-                Err(error) if rounds.is_empty() => return Err(error.into()),
-                // What was found until then is not thrown away.
-                Err(error) => {
-                    stopped = Some(anyhow::Error::from(error).context(format!("stopped at trial {trial}")));
-                    break;
-                }
-            }
-            progress.step();
-        }
-        drop(progress);
+        let runner = super::runner(client, scenario)?;
+        let (rounds, stopped) = self.trials(&runner, &fault).await?;
         let count = |holds: fn(&RoundOutcome) -> bool| rounds.iter().filter(|round| holds(round)).count() as u32;
         let report = Report {
             schema: "aftershock.dev/inject/v1",
             scenario: runner.scenario().name.clone(),
             fault: fault.name.clone(),
             trials: self.trials,
+            parallel: self.parallel,
             injected: count(|round| round.finished.verdict == Verdict::Injected),
             as_declared: count(|round| round.as_declared),
             rounds,
@@ -97,6 +91,56 @@ impl Inject {
         let good = report.injected == report.trials && report.as_declared == report.trials;
         Ok(if good { Ended::AsExpected } else { Ended::Unexpected })
     }
+
+    /// The rounds that came to their end, in the order of their trials, and what stopped the others from being run. No
+    /// trial begins after one was stopped; those in flight come to their end.
+    async fn trials(
+        &self,
+        runner: &Runner,
+        fault: &TemporalFault,
+    ) -> anyhow::Result<(Vec<RoundOutcome>, Option<anyhow::Error>)> {
+        let progress = Progress::new("injecting", self.trials.into());
+        let begun = AtomicU32::new(0);
+        let stop = AtomicBool::new(false);
+        let trials = stream::iter(1..=self.trials)
+            .take_while(|_| std::future::ready(!stop.load(Ordering::Relaxed)))
+            .map(|trial| {
+                begun.fetch_add(1, Ordering::Relaxed);
+                async move { (trial, runner.round(Some(fault), &()).await) }
+            })
+            .buffer_unordered(self.parallel as usize);
+        let mut trials = pin!(trials);
+        let mut rounds: Vec<(u32, RoundOutcome)> = Vec::new();
+        let mut stopped: Vec<(u32, RunError)> = Vec::new();
+        while let Some((trial, result)) = trials.next().await {
+            match result {
+                Ok(outcome) => rounds.push((trial, outcome)),
+                Err(error) => {
+                    stop.store(true, Ordering::Relaxed);
+                    stopped.push((trial, error));
+                }
+            }
+            progress.step();
+            let other = rounds.iter().filter(|(_, round)| !as_expected(round)).count() + stopped.len();
+            let in_flight = begun.load(Ordering::Relaxed) as usize - rounds.len() - stopped.len();
+            progress.say(format!("{in_flight} in flight, {other} not as expected"));
+        }
+        rounds.sort_by_key(|(trial, _)| *trial);
+        let rounds: Vec<RoundOutcome> = rounds.into_iter().map(|(_, outcome)| outcome).collect();
+        let first = stopped.into_iter().min_by_key(|(trial, _)| *trial);
+        match first {
+            Some((_, error)) if rounds.is_empty() => Err(error.into()),
+            // What was found until then is not thrown away.
+            Some((trial, error)) => {
+                Ok((rounds, Some(anyhow::Error::from(error).context(format!("stopped at trial {trial}")))))
+            }
+            None => Ok((rounds, None)),
+        }
+    }
+}
+
+fn as_expected(round: &RoundOutcome) -> bool {
+    round.finished.verdict == Verdict::Injected && round.as_declared
 }
 
 fn human(report: &Report, plan: &Plan) {
@@ -114,17 +158,43 @@ fn human(report: &Report, plan: &Plan) {
     for (result, times) in results {
         output::line(format!("{times} × {result}"));
     }
+    if plan.faults.len() > 1 {
+        of_each_fault(&report.rounds, plan);
+    }
     for round in &report.rounds {
-        let reasons = round.finished.faults.iter().flat_map(|fault| &fault.reasons);
+        let id = round.id.0;
         if report.rounds.len() == 1 || round.finished.verdict != Verdict::Injected {
-            reasons.for_each(|reason| output::line(format!("  round {}: {reason}", round.id.0)));
+            reasons(round, plan).for_each(|reason| output::line(format!("  round {id}: {reason}")));
         }
         if report.rounds.len() == 1 || !round.as_declared {
-            let expected = round.expected_oracle;
-            output::line(format!("  round {}: found {}, declared {expected}", round.id.0, round.oracle.found));
+            output::line(format!("  round {id}: found {}, declared {}", round.oracle.found, round.expected_oracle));
             round.oracle.differences.iter().for_each(|difference| output::line(format!("    {difference}")));
         }
+        round.notes.iter().for_each(|note| output::line(format!("  round {id}: {note}")));
     }
+}
+
+/// How often each fault of a plan had which verdict.
+fn of_each_fault(rounds: &[RoundOutcome], plan: &Plan) {
+    for (rule, fault) in plan.faults.iter().enumerate() {
+        let mut verdicts: BTreeMap<Verdict, u32> = BTreeMap::new();
+        let of_fault = rounds.iter().flat_map(|round| &round.finished.faults).filter(|fault| fault.rule == rule);
+        of_fault.for_each(|fault| *verdicts.entry(fault.verdict).or_default() += 1);
+        let verdicts: Vec<String> = verdicts.iter().map(|(verdict, times)| format!("{times} × {verdict}")).collect();
+        output::line(format!("  fault {}, {} the {}: {}", rule + 1, fault.fault, fault.target, verdicts.join(", ")));
+    }
+}
+
+/// Why a round's verdict is what it is; of several faults, of which.
+fn reasons<'a>(round: &'a RoundOutcome, plan: &Plan) -> impl Iterator<Item = String> + use<'a> {
+    let several = plan.faults.len() > 1;
+    let of_faults = round.finished.faults.iter().flat_map(move |fault| {
+        fault.reasons.iter().map(move |reason| match several {
+            true => format!("fault {} {}: {reason}", fault.rule + 1, fault.verdict),
+            false => reason.clone(),
+        })
+    });
+    round.finished.reasons.iter().cloned().chain(of_faults)
 }
 
 /// The message sequence of each execution of a round.

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 
 use aftershock_control::api::TraceSet;
 use aftershock_control::client::Client;
-use aftershock_control::scenario::{Scenario, TemporalFault};
+use aftershock_control::runner::Runner;
+use aftershock_control::scenario::{Scenario, Secrets, TemporalFault};
 use aftershock_core::trace::Trace;
 use aftershock_lab::{Launcher, Options};
 use anyhow::{Context, bail};
@@ -47,18 +48,18 @@ impl AtControl {
 /// Where a scenario's system is, if not where its file says.
 #[derive(Debug, Args)]
 pub(crate) struct Elsewhere {
-    /// Base URL of the entry, instead of the scenario's.
-    #[arg(long, value_name = "URL")]
-    pub(crate) entry: Option<String>,
-    /// Value of one of the scenario's `ledgers`, instead of the file's.
-    #[arg(long = "set", value_name = "NAME=URL", value_parser = assignment)]
+    /// Base URL of the entry, instead of the scenario's; of each replica, separated by commas.
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub(crate) entry: Vec<String>,
+    /// Value of one of the scenario's `ledgers` or `variables`, instead of the file's.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
     pub(crate) set: Vec<(String, String)>,
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=URL".to_owned()),
+        _ => Err("expected NAME=VALUE".to_owned()),
     }
 }
 
@@ -70,8 +71,14 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<String> {
 /// Read a scenario file and put it where it is to run.
 pub(crate) fn scenario(path: &Path, elsewhere: &Elsewhere) -> anyhow::Result<Scenario> {
     let mut scenario = Scenario::parse(&path.display().to_string(), &read(path)?)?;
-    scenario.relocate(elsewhere.entry.as_deref(), &elsewhere.set)?;
+    scenario.relocate(&elsewhere.entry, &elsewhere.set)?;
     Ok(scenario)
+}
+
+/// A runner of a scenario, with its secrets from the environment.
+pub(crate) fn runner(client: &Client, scenario: Scenario) -> anyhow::Result<Runner> {
+    let secrets = Secrets::read(&scenario, |name| std::env::var(name).ok())?;
+    Ok(Runner::new(client.clone(), scenario).with_secrets(secrets))
 }
 
 /// Read a fault file.

@@ -87,7 +87,7 @@ impl Record {
 
     async fn record(&self, client: &Client) -> anyhow::Result<Ended> {
         let scenario = super::scenario(&self.scenario, &self.elsewhere)?;
-        let runner = Runner::new(client.clone(), scenario);
+        let runner = super::runner(client, scenario)?;
         let recording = Recording::make(&runner, self.rounds).await?;
         if let Some(path) = &self.out {
             let set = TraceSet::new(recording.scenario.clone(), recording.traces.clone());

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use aftershock_core::duration::Interval;
-use bytes::Bytes;
-
 use super::send::{Failure, Sent};
 use crate::api::{OracleFinding, OracleVerdict};
-use crate::scenario::{Expectation, Invariant, Request, When};
+use crate::scenario::{Expectation, Hide, Invariant, Request, When};
+use aftershock_core::duration::Interval;
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -23,15 +21,14 @@ impl Judgement {
         !self.unmet.is_empty()
     }
 
-    /// The last answer to `request` is in.
-    pub(crate) fn answer(&mut self, request: &Request, expected: &Expectation, sent: &Sent, latency: Duration) {
-        let found = differences(request, expected, sent, latency);
+    /// The last answer to `request` is in, and differs from what is expected in this.
+    pub(crate) fn unmet(&mut self, request: &Request, found: Vec<String>) {
         self.unmet.extend(found.into_iter().map(|difference| format!("{}: {difference}", request.name)));
     }
 
     /// The document of `invariant` is here. Returns what differs.
-    pub(crate) fn invariant(&mut self, invariant: &Invariant, document: &[u8]) -> Option<String> {
-        let difference = invariant.check.difference(document)?;
+    pub(crate) fn invariant(&mut self, invariant: &Invariant, document: &[u8], hide: Hide<'_>) -> Option<String> {
+        let difference = invariant.check.difference(document, hide)?;
         let when = match invariant.when {
             When::AfterRound => String::new(),
             when => format!(" ({when})"),
@@ -57,15 +54,21 @@ impl Judgement {
     }
 }
 
-/// How an answer differs from what is expected.
-fn differences(request: &Request, expected: &Expectation, sent: &Sent, latency: Duration) -> Vec<String> {
+/// How an answer differs from what is expected, a sentence each, shown through `hide`.
+pub(crate) fn differences(
+    request: &Request,
+    expected: &Expectation,
+    sent: &Sent,
+    latency: Duration,
+    hide: Hide<'_>,
+) -> Vec<String> {
     let mut found = Vec::new();
     let body = match sent {
         Sent::Failed(Failure::Timeout) => {
             return vec![format!("expected an answer within {}, found none", Interval(request.timeout))];
         }
-        Sent::Failed(Failure::Transport(reason)) => return vec![format!("expected an answer, found: {reason}")],
-        Sent::Http { status, body } => {
+        Sent::Failed(Failure::Transport(reason)) => return vec![hide(&format!("expected an answer, found: {reason}"))],
+        Sent::Http { status, body, .. } => {
             match expected.status {
                 Some(wanted) if wanted != *status => found.push(format!("expected status {wanted}, found {status}")),
                 None if *status >= 400 => found.push(format!("expected a status below 400, found {status}")),
@@ -73,7 +76,7 @@ fn differences(request: &Request, expected: &Expectation, sent: &Sent, latency: 
             }
             body
         }
-        Sent::Grpc { http_status, reply } => {
+        Sent::Grpc { http_status, reply, .. } => {
             if let Some(wanted) = expected.status
                 && wanted != *http_status
             {
@@ -81,13 +84,14 @@ fn differences(request: &Request, expected: &Expectation, sent: &Sent, latency: 
             }
             let wanted = expected.grpc_status.unwrap_or(0);
             if wanted != reply.status {
-                let says = if reply.message.is_empty() { String::new() } else { format!(" ({})", reply.message) };
+                let says =
+                    if reply.message.is_empty() { String::new() } else { format!(" ({})", hide(&reply.message)) };
                 found.push(format!("expected grpc-status {wanted}, found {}{says}", reply.status));
             }
             &reply.body
         }
     };
-    body_differences(expected, body, &mut found);
+    found.extend(expected.body.iter().filter_map(|check| check.difference(body, hide)));
     if let Some(longest) = expected.latency
         && latency > longest.0
     {
@@ -96,12 +100,11 @@ fn differences(request: &Request, expected: &Expectation, sent: &Sent, latency: 
     found
 }
 
-fn body_differences(expected: &Expectation, body: &Bytes, found: &mut Vec<String>) {
-    found.extend(expected.body.iter().filter_map(|check| check.difference(body)));
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::HeaderMap;
+
     use super::super::grpc::Reply;
     use super::*;
     use crate::scenario::Scenario;
@@ -113,12 +116,13 @@ mod tests {
     }
 
     fn http(status: u16, body: &'static str) -> Sent {
-        Sent::Http { status, body: Bytes::from_static(body.as_bytes()) }
+        Sent::Http { status, headers: HeaderMap::new(), body: Bytes::from_static(body.as_bytes()) }
     }
 
     fn grpc(http_status: u16, status: u32, message: &str) -> Sent {
         Sent::Grpc {
             http_status,
+            headers: HeaderMap::new(),
             reply: Reply { status, message: message.to_owned(), body: Bytes::from_static(b"[3]") },
         }
     }
@@ -163,7 +167,11 @@ mod tests {
             ),
         ] {
             let expectation: Expectation = serde_json::from_str(expected).unwrap();
-            assert_eq!(differences(&request(), &expectation, &sent, latency), found, "{expected} {sent}");
+            assert_eq!(
+                differences(&request(), &expectation, &sent, latency, &str::to_owned),
+                found,
+                "{expected} {sent}"
+            );
         }
     }
 
@@ -175,8 +183,12 @@ mod tests {
         .unwrap();
         let run = |n: &str, status: u16| {
             let mut judgement = Judgement::default();
-            judgement.invariant(&invariant, format!("{{\"n\": {n}}}").as_bytes());
-            judgement.answer(&request(), &Expectation::default(), &http(status, ""), Duration::ZERO);
+            judgement.invariant(&invariant, format!("{{\"n\": {n}}}").as_bytes(), &str::to_owned);
+            let sent = http(status, "");
+            judgement.unmet(
+                &request(),
+                differences(&request(), &Expectation::default(), &sent, Duration::ZERO, &str::to_owned),
+            );
             let (finding, broken) = judgement.finding();
             (finding.found, finding.differences, broken)
         };

@@ -5,7 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::text::{BaseUrl, JsonPath, Pattern, Selected, Template, When};
+use super::template::Template;
+use super::text::{BaseUrl, JsonPath, Pattern, Selected, When};
 
 /// How a value is compared.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,9 +21,12 @@ pub enum Comparator {
     Matches(Pattern),
 }
 
+/// Shows a text without its secrets. It sees whole texts, before they are cut.
+pub(crate) type Hide<'a> = &'a dyn Fn(&str) -> String;
+
 impl Comparator {
     /// What was expected and found, unless `selected` is as expected.
-    fn difference(&self, selected: &Selected) -> Option<String> {
+    fn difference(&self, selected: &Selected, hide: Hide<'_>) -> Option<String> {
         let Selected::Value(found) = selected else {
             return Some(format!("expected {self}, found nothing"));
         };
@@ -35,14 +39,14 @@ impl Comparator {
                 other => pattern.matches(&other.to_string()),
             },
         };
-        (!fits).then(|| format!("expected {self}, found {}", shown(found)))
+        (!fits).then(|| format!("expected {self}, found {}", shown(&hide(&found.to_string()))))
     }
 }
 
 impl std::fmt::Display for Comparator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Comparator::Equals(value) => f.write_str(&shown(value)),
+            Comparator::Equals(value) => f.write_str(&shown(&value.to_string())),
             Comparator::AtMost(most) => write!(f, "at most {most}"),
             Comparator::AtLeast(least) => write!(f, "at least {least}"),
             Comparator::Matches(pattern) => write!(f, "a match of `{pattern}`"),
@@ -70,12 +74,11 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 /// A value for a message, cut where it is long.
-fn shown(value: &Value) -> String {
+fn shown(text: &str) -> String {
     const LONGEST: usize = 200;
-    let text = value.to_string();
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+        None => text.to_owned(),
     }
 }
 
@@ -91,20 +94,20 @@ pub struct Check {
 
 impl Check {
     /// What differs in the JSON text `body`, as a sentence that begins with the path.
-    pub fn difference(&self, body: &[u8]) -> Option<String> {
+    pub(crate) fn difference(&self, body: &[u8], hide: Hide<'_>) -> Option<String> {
         let value: Value = match serde_json::from_slice(body) {
             Ok(value) => value,
             Err(_) => {
-                let start: String = String::from_utf8_lossy(body).chars().take(60).collect();
+                let start: String = hide(&String::from_utf8_lossy(body)).chars().take(60).collect();
                 return Some(format!("{}: expected JSON, found {start:?}", self.path));
             }
         };
-        self.difference_in(&value)
+        self.difference_in(&value, hide)
     }
 
     /// What differs in `value`, as a sentence that begins with the path.
-    pub fn difference_in(&self, value: &Value) -> Option<String> {
-        let difference = self.comparator.difference(&self.path.select(value))?;
+    pub(crate) fn difference_in(&self, value: &Value, hide: Hide<'_>) -> Option<String> {
+        let difference = self.comparator.difference(&self.path.select(value), hide)?;
         Some(format!("{}: {difference}", self.path))
     }
 }
@@ -336,7 +339,7 @@ mod tests {
     use super::*;
 
     fn difference(check: Value, found: Value) -> Option<String> {
-        serde_json::from_value::<Check>(check).unwrap().difference_in(&found)
+        serde_json::from_value::<Check>(check).unwrap().difference_in(&found, &str::to_owned)
     }
 
     #[test]
@@ -383,7 +386,7 @@ mod tests {
     #[test]
     fn a_body_that_is_no_json_differs_and_is_shown() {
         let check: Check = serde_json::from_value(json!({"json_path": "$.a", "equals": 1})).unwrap();
-        assert_eq!(check.difference(b"<html>").unwrap(), "$.a: expected JSON, found \"<html>\"");
+        assert_eq!(check.difference(b"<html>", &str::to_owned).unwrap(), "$.a: expected JSON, found \"<html>\"");
     }
 
     #[test]

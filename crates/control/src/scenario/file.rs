@@ -12,9 +12,13 @@ use schemars::JsonSchema;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::DEFAULT_TIMEOUT;
 use super::check::{Expectation, Invariant};
-use super::text::{BaseUrl, GrpcMethod, Method, Template};
-use super::{DEFAULT_TIMEOUT, Message};
+use super::entry::Entries;
+use super::extract::Extraction;
+use super::request::Message;
+use super::template::{JsonTemplate, Template};
+use super::text::{BaseUrl, GrpcMethod, Method};
 
 /// A scenario: what a client does, and what must hold.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -47,8 +51,8 @@ pub(super) struct Metadata {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ScenarioSpec")]
 pub(super) struct Spec {
-    /// Base URL of the entry.
-    pub(super) entry: BaseUrl,
+    /// Base URL of the entry, or of each of its replicas: requests take them in turn.
+    pub(super) entry: Entries,
     /// The business key of a round: `{random}` is 8 hexadecimal digits, `{n}` counts the rounds of a run.
     #[serde(default)]
     #[schemars(with = "Option<Template>")]
@@ -56,11 +60,40 @@ pub(super) struct Spec {
     /// Named base URLs, usable as `{NAME}`.
     #[serde(default)]
     pub(super) ledgers: BTreeMap<String, Spanned<BaseUrl>>,
+    /// Environment variables whose values are secrets: usable as `{env:NAME}`, shown and stored nowhere.
+    #[serde(default)]
+    pub(super) secrets: Vec<Spanned<String>>,
+    /// Further variables, usable as `{NAME}`.
+    #[serde(default)]
+    pub(super) variables: BTreeMap<String, Spanned<Template>>,
+    /// Whether the client keeps cookies (RFC 6265), each round its own.
+    #[serde(default)]
+    pub(super) cookies: bool,
+    /// Which requests are one execution.
+    #[serde(default)]
+    pub(super) execution: Execution,
+    /// Requests before the round is armed. One that fails ends the round before anything is faulted.
+    #[serde(default)]
+    pub(super) setup: Vec<RawRequest>,
+    /// Requests after the round, whatever came of it.
+    #[serde(default)]
+    pub(super) teardown: Vec<RawRequest>,
     /// The client's requests, sent one after the other.
     pub(super) requests: Spanned<Vec<RawRequest>>,
     /// What must hold of the system's state, whatever the client saw.
     #[serde(default)]
     pub(super) invariants: Vec<Spanned<Invariant>>,
+}
+
+/// Which requests of a client are one execution: what is counted together, in which a fault fires at most once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Execution {
+    /// Each request, and each retry, is an execution of its own.
+    #[default]
+    EachRequest,
+    /// All requests with their retries are one execution, whose counts go through.
+    Sequence,
 }
 
 /// One request: `http` or `grpc`.
@@ -70,6 +103,9 @@ pub(super) struct Spec {
 pub(super) struct RawRequest {
     /// Its name.
     pub(super) name: Spanned<String>,
+    /// One of the `ledgers` to send it to; the entry if left out.
+    #[serde(default)]
+    pub(super) to: Option<Spanned<String>>,
     /// An HTTP/1.1 request.
     #[serde(default)]
     pub(super) http: Option<RawHttp>,
@@ -85,16 +121,13 @@ pub(super) struct RawRequest {
     /// What the last answer must be.
     #[serde(default)]
     pub(super) expect: Spanned<Expectation>,
+    /// Variables that the last answer sets, for what comes after.
+    #[serde(default)]
+    pub(super) extract: BTreeMap<String, Spanned<Extraction>>,
 }
 
 fn default_timeout() -> Spanned<Interval> {
     DEFAULT_TIMEOUT.into()
-}
-
-/// What is sent.
-pub(super) enum RawCall {
-    Http(RawHttp),
-    Grpc(RawGrpc),
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -110,7 +143,12 @@ pub(super) struct RawHttp {
     pub(super) headers: BTreeMap<String, Spanned<Template>>,
     /// The body, as text.
     #[serde(default)]
-    pub(super) body: Spanned<Template>,
+    #[schemars(with = "Option<Template>")]
+    pub(super) body: Option<Spanned<Template>>,
+    /// The body as a JSON document: a variable's value cannot leave the text that it stands in.
+    #[serde(default)]
+    #[schemars(with = "Option<JsonTemplate>")]
+    pub(super) json: Option<Spanned<JsonTemplate>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

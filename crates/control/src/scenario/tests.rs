@@ -57,10 +57,10 @@ fn scenario() -> Scenario {
 #[test]
 fn a_scenario_is_read_into_typed_values() {
     let scenario = scenario();
-    assert_eq!((scenario.name.as_str(), scenario.entry.as_str()), ("checkout", "http://127.0.0.1:8080"));
+    assert_eq!((scenario.name.as_str(), scenario.entry.turn(0).as_str()), ("checkout", "http://127.0.0.1:8080"));
     let [place, quote] = &scenario.requests[..] else { panic!("two requests") };
     let Call::Http { method, headers, body, .. } = &place.call else { panic!("an HTTP request") };
-    assert_eq!((method.as_str(), headers.len(), body.as_str()), ("POST", 1, r#"{"key":"{key}"}"#));
+    assert_eq!((method.as_str(), headers.len(), body), ("POST", 1, &Body::Text(r#"{"key":"{key}"}"#.parse().unwrap())));
     assert_eq!((place.timeout, place.retry.attempts), (Duration::from_secs(1), 2));
     assert_eq!(place.retry.on, BTreeSet::from([RetryOn::Timeout, RetryOn::Status]));
     assert_eq!(place.expect.status, Some(200));
@@ -146,7 +146,7 @@ fn every_complaint_about_a_scenario_says_what_was_expected_and_where() {
         (
             "\"/cart/checkout?k={key}\"",
             "\"/cart/{kei}\"",
-            "unknown variable `{kei}`, expected one of `{key}`, `{payment}`",
+            "unknown variable `{kei}`, expected one of `{key}`, `{random}`, `{n}`, `{payment}`",
             10,
         ),
         ("\"/cart/checkout?k={key}\"", "\"/cart checkout\"", "expected a path of a URL", 10),
@@ -182,7 +182,7 @@ fn every_complaint_about_a_scenario_says_what_was_expected_and_where() {
         (
             "{payment}/ledgers",
             "{paymen}/ledgers",
-            "unknown variable `{paymen}`, expected one of `{key}`, `{payment}`; did you mean `{payment}`?",
+            "unknown variable `{paymen}`, expected one of `{key}`, `{random}`, `{n}`, `{payment}`; did you mean `{payment}`?",
             17,
         ),
         ("{payment}/ledgers", "ledgers", "expected a base URL", 17),
@@ -307,15 +307,20 @@ fn a_fault_for_another_scenario_or_of_unknown_names_is_refused_in_the_faults_fil
 fn a_scenario_is_put_elsewhere_by_name() {
     let mut scenario = scenario();
     scenario
-        .relocate(Some("http://127.0.0.2:1"), &[("payment".to_owned(), "http://127.0.0.3:2/x/".to_owned())])
+        .relocate(&["http://127.0.0.2:1".to_owned()], &[("payment".to_owned(), "http://127.0.0.3:2/x/".to_owned())])
         .unwrap();
     assert_eq!(
-        (scenario.entry.as_str(), scenario.ledgers["payment"].as_str()),
+        (scenario.entry.turn(0).as_str(), scenario.ledgers["payment"].as_str()),
         ("http://127.0.0.2:1", "http://127.0.0.3:2/x")
     );
-    let error = scenario.relocate(None, &[("paymnt".to_owned(), "http://h".to_owned())]).unwrap_err();
-    assert_eq!(error.to_string(), "scenario \"checkout\" has no ledger \"paymnt\"; did you mean \"payment\"?");
-    assert!(scenario.relocate(Some("nowhere"), &[]).unwrap_err().to_string().starts_with("expected a base URL"));
+    let error = scenario.relocate(&[], &[("paymnt".to_owned(), "http://h".to_owned())]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "scenario \"checkout\" has no ledger or variable \"paymnt\"; did you mean \"payment\"?"
+    );
+    assert!(
+        scenario.relocate(&["nowhere".to_owned()], &[]).unwrap_err().to_string().starts_with("expected a base URL")
+    );
 }
 
 /// The files of the repository, by kind.

@@ -1,12 +1,10 @@
-//! Texts of a scenario that are parsed where they stand: templates, base URLs, JSON paths, regular expressions, names of
+//! Texts of a scenario that are parsed where they stand: base URLs, JSON paths, regular expressions, names of
 //! header fields. A text that parses keeps its spelling.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use aftershock_core::name::nearest;
 use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -77,6 +75,7 @@ macro_rules! text_serde {
         }
     };
 }
+pub(super) use text_serde;
 
 /// `http://host[:port][/path]`, without a trailing slash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -115,132 +114,6 @@ impl fmt::Display for BaseUrl {
 }
 
 text_serde!(BaseUrl, "a base URL, `http://HOST:PORT`");
-
-/// A text with variables: `{name}` is replaced by the variable's value. What is in braces and no name (JSON, say) stays
-/// as it is; `{{name}}` is `{name}` itself.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Template(String);
-
-/// A template speaks of a variable that there is not.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown variable `{{{name}}}`, expected one of {known}{near}")]
-pub struct UnknownVariable {
-    name: String,
-    known: String,
-    near: String,
-}
-
-/// A part of a template.
-enum Part<'a> {
-    Text(&'a str),
-    Variable(&'a str),
-}
-
-impl Template {
-    /// The template as written.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    fn parts(&self) -> impl Iterator<Item = Part<'_>> {
-        let mut rest = self.0.as_str();
-        std::iter::from_fn(move || {
-            if rest.is_empty() {
-                return None;
-            }
-            if let Some(name) = variable(rest) {
-                rest = &rest[name.len() + 2..];
-                return Some(Part::Variable(name));
-            }
-            if let Some(name) = rest.strip_prefix('{').and_then(variable)
-                && rest[name.len() + 3..].starts_with('}')
-            {
-                let (escaped, after) = rest.split_at(name.len() + 4);
-                rest = after;
-                return Some(Part::Text(&escaped[1..escaped.len() - 1]));
-            }
-            let first = rest.chars().next().map_or(0, char::len_utf8);
-            let end = rest[first..].find('{').map_or(rest.len(), |at| first + at);
-            let (text, after) = rest.split_at(end);
-            rest = after;
-            Some(Part::Text(text))
-        })
-    }
-
-    /// Checks that every variable is one of `known`.
-    ///
-    /// # Errors
-    /// The first that is not.
-    pub fn check<'n>(&self, known: impl IntoIterator<Item = &'n str>) -> Result<(), UnknownVariable> {
-        let known: Vec<&str> = known.into_iter().collect();
-        for part in self.parts() {
-            if let Part::Variable(name) = part
-                && !known.contains(&name)
-            {
-                return Err(UnknownVariable {
-                    name: name.to_owned(),
-                    known: known.iter().map(|name| format!("`{{{name}}}`")).collect::<Vec<_>>().join(", "),
-                    near: nearest(name, known.iter().copied())
-                        .map_or(String::new(), |near| format!("; did you mean `{{{near}}}`?")),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it has this variable.
-    pub fn mentions(&self, variable: &str) -> bool {
-        self.parts().any(|part| matches!(part, Part::Variable(name) if name == variable))
-    }
-
-    /// The text with its variables replaced. A variable without a value stays: [`Template::check`] refuses it first.
-    pub fn fill(&self, values: &BTreeMap<String, String>) -> String {
-        let mut text = String::with_capacity(self.0.len());
-        for part in self.parts() {
-            match part {
-                Part::Text(part) => text.push_str(part),
-                Part::Variable(name) => match values.get(name) {
-                    Some(value) => text.push_str(value),
-                    None => {
-                        text.push('{');
-                        text.push_str(name);
-                        text.push('}');
-                    }
-                },
-            }
-        }
-        text
-    }
-}
-
-/// The name in `{name}…`.
-fn variable(text: &str) -> Option<&str> {
-    let inner = text.strip_prefix('{')?;
-    let name = &inner[..inner.find('}')?];
-    is_name(name).then_some(name)
-}
-
-/// A name of a variable: a letter or `_`, then letters, digits, `_` and `-`.
-pub(crate) fn is_name(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
-}
-
-impl FromStr for Template {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Template(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Template {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-text_serde!(Template, "a text in which `{key}` is the round's business key and `{NAME}` the URL of a ledger");
 
 /// A JSON path (RFC 9535).
 #[derive(Debug, Clone)]
@@ -303,6 +176,13 @@ impl Pattern {
     /// Whether it matches somewhere in `text`.
     pub fn matches(&self, text: &str) -> bool {
         self.0.is_match(text)
+    }
+
+    /// The first group of the first match in `text`, or the whole match of an expression without groups.
+    pub(crate) fn capture(&self, text: &str) -> Option<String> {
+        let groups = self.0.captures(text)?;
+        let group = if groups.len() > 1 { 1 } else { 0 };
+        groups.get(group).map(|found| found.as_str().to_owned())
     }
 }
 
@@ -424,41 +304,7 @@ text_serde!(When, "`after_round`, or `after_attempt(n)`: before the client tries
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    fn values() -> BTreeMap<String, String> {
-        BTreeMap::from([("key".to_owned(), "k1".to_owned()), ("pay".to_owned(), "http://p:1".to_owned())])
-    }
-
-    #[test]
-    fn variables_are_replaced_and_other_braces_stay() {
-        for (template, expected) in [
-            ("{pay}/ledgers?key={key}", "http://p:1/ledgers?key=k1"),
-            (r#"{"key":"{key}","n":{"a":1}}"#, r#"{"key":"k1","n":{"a":1}}"#),
-            ("a{3}b{}", "a{3}b{}"),
-            ("{{key}}", "{key}"),
-            ("{{key}", "{k1"),
-            ("{key", "{key"),
-            ("{", "{"),
-            ("é{key}é", "ék1é"),
-            ("{unknown}", "{unknown}"),
-            ("", ""),
-        ] {
-            assert_eq!(Template(template.to_owned()).fill(&values()), expected, "{template}");
-        }
-    }
-
-    #[test]
-    fn an_unknown_variable_is_named_with_the_nearest_known_one() {
-        let error = Template("{paay}/{key}".to_owned()).check(["key", "pay"]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "unknown variable `{paay}`, expected one of `{key}`, `{pay}`; did you mean `{pay}`?"
-        );
-        assert!(Template(r#"{"kye": "{{kye}}"}"#.to_owned()).check(["key"]).is_ok());
-    }
 
     #[test]
     fn a_base_url_is_plain_http_with_a_host() {
@@ -497,22 +343,5 @@ mod tests {
         assert_eq!(select("$.a[*].n"), Selected::Value(serde_json::json!([1, 2])));
         assert_eq!(select("$.b"), Selected::Value(serde_json::Value::Null));
         assert_eq!(select("$.c"), Selected::Nothing);
-    }
-
-    proptest! {
-        #[test]
-        fn a_template_without_known_variables_is_its_own_text(text in "([{}a-z_ \"é]){0,20}") {
-            let template = Template(text.clone());
-            let escaped = text.contains("{{");
-            prop_assert!(escaped || template.fill(&BTreeMap::new()) == text);
-        }
-
-        #[test]
-        fn filling_puts_the_value_where_the_name_stood(before in "[a-z{ ]{0,9}", after in "[a-z }]{0,9}", value in "\\PC{0,9}") {
-            prop_assume!(!before.ends_with('{'));
-            let template = Template(format!("{before}{{key}}{after}"));
-            let values = BTreeMap::from([("key".to_owned(), value.clone())]);
-            prop_assert_eq!(template.fill(&values), format!("{before}{value}{after}"));
-        }
     }
 }
