@@ -11,7 +11,7 @@ use aftershock_core::event::{ApiRef, CountedEvent, Event, OutcomeFilter};
 use aftershock_core::id::CallId;
 use aftershock_core::name::{Api, Service, nearest};
 use aftershock_core::outcome::OutcomeOverride;
-use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic};
+use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic, UnfitPoint};
 use aftershock_core::trace::Trace;
 use aftershock_generate::{GenerateError, validate};
 
@@ -143,11 +143,27 @@ pub(crate) enum Refusal {
         /// The nearest event.
         hint: String,
     },
-    /// `at:`.
-    #[error("faults[{fault}]: faults inside a stream (`at`) are not supported yet")]
-    Stream {
+    /// `at` names a place where the fault cannot act.
+    #[error("faults[{fault}]: {why}")]
+    Point {
         /// Which fault of the plan, from 0.
         fault: usize,
+        /// Why it cannot.
+        #[source]
+        why: UnfitPoint,
+    },
+    /// Without `at` the fault waits for the end of an answer that is a stream.
+    #[error(
+        "faults[{fault}]: in the clean traces an answer of `{api}` has {messages} messages, which cannot be kept back to \
+         their end: say `at: head`, `at: {{message: N}}` or `at: {{bytes: N}}`"
+    )]
+    Streams {
+        /// Which fault of the plan, from 0.
+        fault: usize,
+        /// Which Api.
+        api: Api,
+        /// How many it has.
+        messages: u64,
     },
     /// `post_effect` on a request.
     #[error("faults[{fault}]: `post_effect` asks for the outcome of a response, the phase is `request`")]
@@ -218,6 +234,7 @@ pub(crate) fn resolve(
         return Err(Refusal::NoSidecar);
     }
     let plan = &request.plan;
+    plan.check_points().map_err(|(fault, why)| Refusal::Point { fault, why })?;
     let map = Surroundings::new(plan, instances, traces);
     map.check_circumstances(request)?;
     let mut rules = Vec::new();
@@ -384,9 +401,6 @@ impl<'a> Surroundings<'a> {
 
     fn rule(&self, fault: usize, tfic: &Tfic) -> Result<Rule, Refusal> {
         let target = &tfic.target;
-        if target.at.is_some() {
-            return Err(Refusal::Stream { fault });
-        }
         if target.phase == Phase::Request && target.post_effect {
             return Err(Refusal::PostEffectOfRequest { fault });
         }
@@ -400,6 +414,7 @@ impl<'a> Surroundings<'a> {
         if let Some(caller) = &target.caller {
             self.check_service(fault, caller)?;
         }
+        self.check_stream(fault, target, &apis)?;
         let (side, service) = self.site(fault, target, &apis)?;
         match self.instances.count.get(&service) {
             None | Some(0) => {
@@ -428,6 +443,21 @@ impl<'a> Surroundings<'a> {
             self.check_service(fault, &api.service)?;
         }
         Ok(apis)
+    }
+
+    /// A response that is kept back for its outcome has one message.
+    fn check_stream(&self, fault: usize, target: &Target, apis: &BTreeSet<Api>) -> Result<(), Refusal> {
+        if target.phase == Phase::Request || target.at.is_some() {
+            return Ok(());
+        }
+        let calls = self.traces.iter().flat_map(|trace| &trace.calls);
+        let meant = calls.filter(|call| {
+            apis.contains(&call.api) && (target.caller.is_none() || target.caller.as_ref() == call.caller.as_ref())
+        });
+        match meant.filter_map(|call| Some((call.spans().filter_map(|span| span.messages).max()?, &call.api))).max() {
+            Some((messages, api)) if messages > 1 => Err(Refusal::Streams { fault, api: api.clone(), messages }),
+            _ => Ok(()),
+        }
     }
 
     fn check_service(&self, fault: usize, service: &Service) -> Result<(), Refusal> {

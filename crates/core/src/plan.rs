@@ -1,6 +1,7 @@
 //! Targets, guards, temporal faults and plans (design §2, §3.4, §3.5).
 
 mod fault;
+mod stream;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,6 +15,7 @@ use crate::evidence::Evidence;
 use crate::name::{Api, Service};
 
 pub use fault::{ErrorAnswer, Fault, ParseResetCodeError, Reset, ResetCode, ResetScope};
+pub use stream::UnfitPoint;
 
 /// The side of a call on which a fault acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

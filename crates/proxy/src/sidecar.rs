@@ -14,7 +14,8 @@
 //! * A rule fires at most once in an execution and at most `max_injections` times in a round.
 //! * Each module hides one decision: `association` whose call it is, `identity` what is made of that, `execution` what
 //!   is kept of it, `rules` when a rule fires, `rounds` how long, `points` in which order, `parking` what waits, `asking`
-//!   what an arbiter decides, `record` what is told.
+//!   what an arbiter decides, `streams` how a response is followed, `late` what comes after its end, `record` what is
+//!   told.
 
 mod activity;
 mod asking;
@@ -25,12 +26,14 @@ mod execution;
 mod fault;
 mod header;
 mod identity;
+mod late;
 mod parking;
 mod peers;
 mod points;
 mod record;
 mod rounds;
 mod rules;
+mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -54,6 +57,7 @@ use association::Calls;
 use call::{Exchange, ExchangeId, Stage};
 use counters::Counters;
 use execution::{Executions, Key};
+use late::DepartedCalls;
 use peers::Callee;
 use rounds::{Round, Rounds};
 
@@ -82,6 +86,7 @@ pub struct Sidecar {
     rounds: Rounds,
     executions: Executions,
     calls: Calls,
+    departed: DepartedCalls,
     links: BTreeMap<LinkId, Link>,
     last_link: u64,
     /// The next address of each outbound listener.
@@ -126,6 +131,7 @@ impl Sidecar {
         Sidecar {
             callees: peers::callees(&config, &Registry::default()),
             calls: Calls::new(config.linger, config.exclusive),
+            departed: DepartedCalls::new(config.linger),
             turns: vec![0; config.outbound.len()],
             config,
             observer,
@@ -224,7 +230,7 @@ impl Sidecar {
             _ if token.is_zero() => Some("a round's token is not zero".to_owned()),
             _ if self.keys.current().is_none() => Some("this sidecar has no keys".to_owned()),
             Some(rule) => Some(format!("rule {} is for the sidecar of {}", rule.index, rule.service)),
-            None => arm.rules.iter().find_map(fault::refusal),
+            None => fault::refusal(&arm),
         };
         if let Some(reason) = reason {
             self.outbox.push(FromSidecar::NotArmed { token, reason });
@@ -254,6 +260,7 @@ impl Sidecar {
         }
         self.expire_parked(now);
         self.calls.expire(now);
+        self.departed.expire(now);
     }
 
     /// When [`Sidecar::on_time`] is to be called next, if nothing else happens.
@@ -391,6 +398,7 @@ impl Decider for Sidecar {
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
         self.now = Some(now);
         self.calls.expire(now);
+        self.departed.expire(now);
         call(&mut points::Points { sidecar: self, link, now });
         self.confirm_acts(link);
     }
@@ -403,6 +411,7 @@ impl Decider for Sidecar {
                 self.close(id, crate::exchange::Closed::ByApplication, now);
             }
         }
+        self.departed.gone(link);
         self.links.remove(&link);
     }
 

@@ -139,9 +139,9 @@ fn what_could_not_work_is_refused_with_the_nearest_name() {
         ),
         (charge(json!({})), instances(&[]), "no sidecar is registered"),
         (
-            charge(json!({"at": {"message": 2}})),
+            charge(json!({"at": {"message": 2}, "outcome": "ok"})),
             shop(),
-            "faults[0]: faults inside a stream (`at`) are not supported yet",
+            "faults[0]: expected no `outcome` beside `at`: the fault acts before the outcome is known",
         ),
         (
             charge(json!({"phase": "request", "post_effect": true})),
@@ -245,4 +245,24 @@ fn several_callees_without_a_caller_that_could_act_are_refused() {
         "faults[0]: the Apis of `group:both` belong to `payment`, `shipping`, and their caller has no sidecar where the \
          fault could act"
     );
+}
+
+#[test]
+fn an_answer_of_several_messages_needs_a_place_in_its_stream() {
+    let mut traces = checkout();
+    let charged = traces[0].calls.iter_mut().find(|call| call.api.service.as_str() == "payment").unwrap();
+    charged.client.as_mut().unwrap().messages = Some(3);
+    assert_eq!(
+        refusal(&charge(json!({})), &shop(), &traces),
+        "faults[0]: in the clean traces an answer of `payment shop.Payment/Charge` has 3 messages, which cannot be kept \
+         back to their end: say `at: head`, `at: {message: N}` or `at: {bytes: N}`"
+    );
+    for at in [json!("head"), json!({"message": 2}), json!({"bytes": 10})] {
+        let armament = resolve(&charge(json!({"at": at})), &shop(), &traces).unwrap();
+        assert!(armament.rules[0].tfic.target.at.is_some());
+    }
+    let request = target(json!({"api": "payment shop.Payment/Charge", "k": 1, "phase": "request"}));
+    resolve(&request, &shop(), &traces).unwrap();
+    let quote = target(json!({"api": "shipping shop.Shipping/Quote", "k": 1, "phase": "response"}));
+    resolve(&quote, &shop(), &traces).unwrap();
 }

@@ -294,6 +294,10 @@ impl TemporalFault {
         for (tfic, places) in plan.faults.iter().zip(&places.spec.faults) {
             check(&source, &plan, tfic, places)?;
         }
+        if let Err((fault, why)) = plan.check_points() {
+            let place = places.spec.faults.get(fault).and_then(|places| places.target.at.location);
+            return Err(Located::at(file, text, place, why.to_string()));
+        }
         if let Some(first) = spec.expect.violates.iter().flatten().next()
             && spec.expect.oracle.0 != OracleVerdict::Violated
         {
@@ -342,11 +346,6 @@ fn check(source: &Source<'_>, plan: &Plan, tfic: &Tfic, places: &FaultPlaces) ->
     let at = |place: Option<Location>, message: String| Err(Located::at(source.file, source.text, place, message));
     let target = &tfic.target;
     known_group(source, plan, &target.api, &places.target.api)?;
-    if target.at.is_some() {
-        let message = "expected no `at`: faults inside a stream are not supported yet; without it the fault acts at the \
-                       frame that carries the outcome";
-        return at(places.target.at.location, message.to_owned());
-    }
     if target.phase == Phase::Request && target.post_effect {
         return at(places.target.post_effect.location, "expected `post_effect` only with `phase: response`".to_owned());
     }
@@ -372,6 +371,10 @@ fn check(source: &Source<'_>, plan: &Plan, tfic: &Tfic, places: &FaultPlaces) ->
         && hold.deadline.0.is_zero()
     {
         return at(places.hold.location, "expected a deadline above zero: nothing is held for no time".to_owned());
+    }
+    if tfic.fault == Fault::Release && tfic.hold.is_none() {
+        let message = "expected `hold` beside `release`: only what is held can be let go";
+        return at(places.fault.location, message.to_owned());
     }
     if tfic.max_injections == MaxInjections::Limited(0) {
         let message = "expected a number from 1 or `unlimited`, found 0: the fault could never fire";

@@ -1,18 +1,21 @@
 //! One exchange, from its request to its end: identity, where it stands, what is recorded of it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use aftershock_core::event::Outcome;
 use aftershock_core::id::{CallId, Token};
 use aftershock_core::name::{Api, Service};
+use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::plan::{Phase, Side};
 use aftershock_core::span::{Association, Injection, Instant as Stamp, Pass};
 use aftershock_core::wire::OpenState;
 use smallvec::SmallVec;
 
 use super::execution::Key;
-use super::rules::{Judgement, Subject, Witness};
-use crate::exchange::{Act, Edits, LinkId, StreamId};
+use super::rules::{Judgement, Released, Subject, Witness};
+use super::streams::OutcomeIn;
+use crate::exchange::{Act, Edits, LinkId, Part, StreamId};
 
 /// An exchange of any link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,13 +80,22 @@ pub(crate) struct Call {
     pub(crate) made: bool,
     pub(crate) evidence_went: bool,
     pub(crate) evidence_came: bool,
-    /// A hop header is to be taken off the head, and off the trailers.
-    pub(crate) strip: (bool, bool),
-    /// The response ended with its head.
-    pub(crate) ended_at_head: bool,
-    /// Evidence as of the last hop header that left with the response.
+    /// The parts that a hop header is to be taken off.
+    pub(crate) strip: SmallVec<[Part; 1]>,
+    /// How statuses and bodies are read, where not by default.
+    pub(crate) reading: Option<Arc<OutcomeOverride>>,
+    /// Where the response's outcome is; of no meaning before its head.
+    pub(crate) outcome_in: OutcomeIn,
+    /// The response is to be kept back to its end.
+    pub(crate) kept_back: bool,
+    /// It has left all the same.
+    pub(crate) released: Option<Released>,
+    /// A hop header has told the outcome: the callee's sidecar to ours, or ours to the caller's.
+    pub(crate) told: bool,
+    /// Evidence as of the last hop header that left with the message that this sidecar sends.
     pub(crate) stamped: u64,
-    pub(crate) oversized: bool,
+    /// Messages of the response.
+    pub(crate) messages: Option<u64>,
     pub(crate) passes: Vec<Pass>,
     pub(crate) injection: Option<Injection>,
     pub(crate) stage: Stage,
@@ -198,10 +210,5 @@ impl Call {
             && self.association == Association::Exact
             && self.hop == HopSent::Nothing
             && self.token().is_zero()
-    }
-
-    /// Whether the response's outcome stands in its head.
-    pub(crate) fn outcome_in_head(&self) -> bool {
-        !self.grpc || self.ended_at_head
     }
 }

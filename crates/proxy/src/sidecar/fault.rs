@@ -1,6 +1,7 @@
 //! What a fault does to a message, in the editors' terms (design §3.5).
 
-use aftershock_core::plan::{ErrorAnswer, Fault, ResetScope, Rule, StreamPoint};
+use aftershock_core::plan::{ErrorAnswer, Fault, ResetScope, Rule};
+use aftershock_core::wire::Arm;
 use bytes::Bytes;
 
 use crate::exchange::{Act, Made};
@@ -68,11 +69,38 @@ fn grpc_message(text: &str) -> String {
     encoded
 }
 
-/// Why this sidecar cannot carry a rule out, if so. Found at arming, so that nothing is sent under half a plan.
-pub(crate) fn refusal(rule: &Rule) -> Option<String> {
-    if let Some(point @ (StreamPoint::Message(_) | StreamPoint::Bytes(_))) = rule.tfic.target.at {
-        return Some(format!("rule {}: this sidecar does not act at {point:?} of a stream", rule.index));
+/// Why this sidecar cannot carry out what a round is armed with, if so. Found at arming, so that nothing is sent under
+/// half a plan.
+pub(crate) fn refusal(arm: &Arm) -> Option<String> {
+    let unreadable = arm.outcomes.iter().find_map(|reading| reading.check().err());
+    unreadable
+        .map(|error| error.to_string())
+        .or_else(|| arm.rules.iter().find_map(impossible_answer))
+        .or_else(|| arm.rules.iter().find_map(|rule| impossible_point(rule, arm)))
+}
+
+/// Why a rule cannot act at its `at`, alone or beside what else is armed.
+fn impossible_point(rule: &Rule, arm: &Arm) -> Option<String> {
+    let index = rule.index;
+    rule.tfic.target.at?;
+    if let Err(why) = rule.tfic.check_point(&rule.apis) {
+        return Some(format!("rule {index}: {why}"));
     }
+    let by_body = arm.outcomes.iter().find(|reading| reading.body.is_some() && rule.apis.contains(&reading.api));
+    if let Some(reading) = by_body {
+        let api = &reading.api;
+        return Some(format!(
+            "rule {index}: the answers of `{api}` are kept back for their outcome, which is in the body"
+        ));
+    }
+    arm.rules.iter().filter(|other| other.side == rule.side).find_map(|other| {
+        let api = rule.tfic.kept_back_by(&rule.apis, &other.tfic, &other.apis)?;
+        Some(format!("rule {index}: rule {} keeps the answers of `{api}` back to their end", other.index))
+    })
+}
+
+/// Why the answer of a rule cannot be made.
+fn impossible_answer(rule: &Rule) -> Option<String> {
     if rule.tfic.fault == Fault::Release && rule.tfic.hold.is_none() {
         return Some(format!("rule {}: `release` lets go what a `hold` keeps, and the rule has no `hold`", rule.index));
     }

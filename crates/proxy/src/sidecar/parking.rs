@@ -163,7 +163,10 @@ impl Sidecar {
                 self.ready.push((id.link, id.stream, Resume::Close));
             }
         } else {
-            self.happen(id, Phase::Response, Some(Outcome::Error));
+            // Where the outcome stood in the head, a cut behind it is no event any more.
+            if self.call(id).is_some_and(|call| call.response.is_none()) {
+                self.happen(id, Phase::Response, Some(Outcome::Error));
+            }
             self.set_stage(id, Stage::Answered { shot });
         }
         self.tell_fired(id);
@@ -372,7 +375,7 @@ impl Sidecar {
             whole: round.is_whole(execution.born),
             faulted: call.injection.is_some(),
         };
-        let message = Message { outcome: call.outcome, witness: call.witness, oversized: call.oversized };
+        let message = Message { outcome: call.outcome, witness: call.witness, released: call.released() };
         Some(judge(round.rules.get(rule)?, point, message))
     }
 

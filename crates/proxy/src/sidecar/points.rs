@@ -14,21 +14,21 @@ use super::Sidecar;
 use super::association;
 use super::call::{Call, Exchange, ExchangeId, HopSent, On, Shot, Stage, Wait};
 use super::counters::Ignored;
+use super::execution::Key;
 use super::header::{Arriving, HopLine};
 use super::identity::Identified;
+use super::late::Departed;
 use super::parking::Fired;
 use super::peers;
 use super::record::{Recorder, span};
 use super::rounds::deadline;
-use super::rules::{Frame, Judgement, Message, Point, Witness, judge, judge_here};
+use super::rules::{Frame, Judgement, Message, Point, Released, Witness, judge, judge_here};
+use super::streams::OutcomeIn;
 use crate::config::Host;
 use crate::exchange::{
     Closed, Edit, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, StreamId, Tail,
     Verdict,
 };
-
-/// Most body bytes of a response that are kept back for its outcome.
-pub(crate) const MAX_WITHHELD: usize = 1 << 20;
 
 /// The interception points of one link, at one instant.
 pub(super) struct Points<'a> {
@@ -49,8 +49,9 @@ impl Interceptor for Points<'_> {
         self.sidecar.request(self.id(stream), head, self.now)
     }
 
-    fn request_end(&mut self, _: StreamId, _: Option<&Fields<'_>>) {
+    fn request_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) {
         self.sidecar.confirm_acting();
+        self.sidecar.request_end(self.id(stream), trailers);
     }
 
     fn response(&mut self, stream: StreamId, head: &ResponseHead<'_>) -> Verdict {
@@ -58,14 +59,14 @@ impl Interceptor for Points<'_> {
         self.sidecar.response(self.id(stream), head, self.now)
     }
 
-    fn reached(&mut self, _: StreamId, _: Mark) -> Verdict {
+    fn reached(&mut self, stream: StreamId, mark: Mark) -> Verdict {
         self.sidecar.confirm_acting();
-        Verdict::Pass
+        self.sidecar.reached(self.id(stream), mark, self.now)
     }
 
     fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
         self.sidecar.confirm_acting();
-        self.sidecar.response_end(self.id(stream), tail.trailers.as_ref(), self.now)
+        self.sidecar.response_end(self.id(stream), tail, self.now)
     }
 
     fn stamp(&mut self, stream: StreamId, part: Part) -> Edits {
@@ -79,11 +80,8 @@ impl Interceptor for Points<'_> {
             self.sidecar.confirm_acting();
         }
         match why {
-            Refusal::Size | Refusal::Stream => {
-                if let Some(call) = self.sidecar.call_mut(id) {
-                    call.oversized = true;
-                }
-            }
+            Refusal::Size => self.sidecar.released(id, Released::Size),
+            Refusal::Stream => self.sidecar.released(id, Released::Stream),
             Refusal::Oversized => self.sidecar.unsent(id),
             Refusal::Pipelined | Refusal::Goaway | Refusal::TooLate => self.sidecar.undo(id, why),
         }
@@ -94,8 +92,9 @@ impl Interceptor for Points<'_> {
         self.sidecar.close(self.id(stream), how, self.now);
     }
 
-    fn late(&mut self, _: StreamId, _: &Fields<'_>) {
+    fn late(&mut self, stream: StreamId, fields: &Fields<'_>) {
         self.sidecar.confirm_acting();
+        self.sidecar.late(self.id(stream), fields);
     }
 }
 
@@ -140,6 +139,10 @@ impl Sidecar {
             Side::Callee => peers::api(&self.config.service, &self.config.templates, head),
             Side::Caller => self.callees[index].api(head),
         });
+        let reading = match (self.rounds.get(token), &api) {
+            (Some(round), Some(api)) if !probe => round.reading(api),
+            _ => None,
+        };
         let allowed = identity.association != Association::Detached || self.config.allow_detached;
         let call = Call {
             side,
@@ -170,10 +173,14 @@ impl Sidecar {
             made: false,
             evidence_went: false,
             evidence_came: identity.brought.is_some() && side == Side::Callee,
-            strip: (false, false),
-            ended_at_head: false,
+            strip: SmallVec::new(),
+            reading,
+            outcome_in: OutcomeIn::Head,
+            kept_back: false,
+            released: None,
+            told: false,
             stamped: 0,
-            oversized: false,
+            messages: None,
             passes: Vec::new(),
             injection: None,
             stage: Stage::Running,
@@ -201,7 +208,7 @@ impl Sidecar {
             return Verdict::Pass;
         };
         let phase = frames.first().map_or(Phase::Request, |frame| frame.phase());
-        let message = Message { outcome: call.outcome, witness: call.witness, oversized: call.oversized };
+        let message = Message { outcome: call.outcome, witness: call.witness, released: call.released() };
         let whole = round.is_whole(execution.born);
         let mut shot = None;
         let mut full = false;
@@ -286,72 +293,53 @@ impl Sidecar {
         Verdict::Park
     }
 
-    /// Whether a rule may act on this call's response when its trailers come.
-    fn must_withhold(&self, id: ExchangeId) -> bool {
-        let Some((call, key)) = self.call(id).and_then(|call| Some((call, call.key.filter(|_| call.target)?))) else {
-            return false;
-        };
-        let (Some(round), Some(execution)) = (self.rounds.get(key.token), self.executions.get(key)) else {
-            return false;
-        };
-        let point = Point {
-            service: &self.config.service,
-            evidence: &execution.knowledge.evidence,
-            whole: round.is_whole(execution.born),
-            faulted: call.injection.is_some(),
-        };
-        let Some(subject) = call.subject() else { return false };
-        round.rules.iter().enumerate().any(|(index, armed)| {
-            let progress = execution.progress.get(index).copied().unwrap_or_default();
-            armed.takes(subject, Frame::Outcome) && armed.can_fire(progress, point)
-        })
-    }
-
     // ── response-received, response-sent ────────────────────────────────────────────────────────────────────────────
 
     fn response(&mut self, id: ExchangeId, head: &ResponseHead<'_>, now: Instant) -> Verdict {
         let Some(call) = self.call_mut(id) else { return Verdict::Pass };
         call.http_status = Some(head.status);
-        call.ended_at_head = head.ends;
         if head.ends && call.grpc {
             call.grpc_status = grpc_status(&head.fields);
         }
-        let in_head = call.outcome_in_head();
+        call.outcome_in = call.outcome_in(head);
+        let outcome_in = call.outcome_in;
         self.take_hop(id, &head.fields, Part::Response);
-        if !in_head {
-            let verdict = self.decide(id, &[Frame::Head], now);
-            return match verdict {
-                Verdict::Pass if self.must_withhold(id) => Verdict::Withhold { limit: MAX_WITHHELD },
-                verdict => verdict,
-            };
+        let verdict = match outcome_in {
+            OutcomeIn::Head => self.outcome_arrived(id, None, &[Frame::Head, Frame::Outcome], now),
+            OutcomeIn::Trailers | OutcomeIn::Body => self.decide(id, &[Frame::Head], now),
+        };
+        match verdict {
+            Verdict::Pass if !head.ends => self.follow_body(id),
+            verdict => verdict,
         }
-        self.outcome_arrived(id, &[Frame::Head, Frame::Outcome], now)
     }
 
-    fn response_end(&mut self, id: ExchangeId, trailers: Option<&Fields<'_>>, now: Instant) -> Verdict {
-        if let Some(trailers) = trailers {
+    fn response_end(&mut self, id: ExchangeId, tail: &Tail<'_>, now: Instant) -> Verdict {
+        if let Some(trailers) = &tail.trailers {
             self.take_hop(id, trailers, Part::ResponseEnd);
         }
         let Some(call) = self.call_mut(id) else { return Verdict::Pass };
-        if call.outcome_in_head() {
-            return Verdict::Pass;
+        call.messages = tail.messages.filter(|_| call.grpc);
+        match call.outcome_in {
+            OutcomeIn::Head => return Verdict::Pass,
+            OutcomeIn::Trailers => call.grpc_status = tail.trailers.as_ref().and_then(grpc_status),
+            OutcomeIn::Body => {}
         }
-        call.grpc_status = trailers.and_then(grpc_status);
-        self.outcome_arrived(id, &[Frame::Outcome], now)
+        self.outcome_arrived(id, tail.body, &[Frame::Outcome], now)
     }
 
-    /// The frame with the outcome is here.
-    fn outcome_arrived(&mut self, id: ExchangeId, frames: &[Frame], now: Instant) -> Verdict {
+    /// The frame with the outcome is here, with the body of a response that was kept back.
+    fn outcome_arrived(&mut self, id: ExchangeId, body: Option<&[u8]>, frames: &[Frame], now: Instant) -> Verdict {
         let Some(call) = self.call_mut(id) else { return Verdict::Pass };
         if !matches!(call.stage, Stage::Running) || call.response.is_some() {
             // What still comes of a message that a fault took off the wire.
             return Verdict::Pass;
         }
-        let ok = call.http_status.is_some_and(|status| status < 400) && (!call.grpc || call.grpc_status == Some(0));
-        call.outcome = Some(if ok { Outcome::Ok } else { Outcome::Error });
+        let body = if call.outcome_in == OutcomeIn::Head { Some(&b""[..]) } else { body };
+        call.outcome = Some(call.outcome_says(body));
         call.response_pending = true;
-        if call.side == Side::Caller && call.hop == HopSent::Evidence && call.evidence_went && !call.evidence_came {
-            // The callee has a sidecar and was told of the call: what it says was lost on the way.
+        if call.side == Side::Caller && call.hop == HopSent::Evidence && call.evidence_went && !call.told {
+            // The callee has a sidecar and was told of the call: what it says of this outcome was lost on the way.
             if let Some(key) = call.key {
                 self.counters.ignored(Ignored::HopMissing);
                 self.set_gap(key, GapKind::Evidence);
@@ -364,48 +352,88 @@ impl Sidecar {
         verdict
     }
 
-    /// What the other sidecar said, in a part of the response. The callee's own application says nothing we believe.
+    /// A place in the body of a watched response is reached: what rules act there take their numbers now.
+    fn reached(&mut self, id: ExchangeId, mark: Mark, now: Instant) -> Verdict {
+        if self.call(id).is_none_or(|call| call.stage != Stage::Running) {
+            return Verdict::Pass;
+        }
+        self.decide(id, &[Frame::Inside(mark)], now)
+    }
+
+    // ── what comes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The end of a request: what its sender has learned since the head.
+    fn request_end(&mut self, id: ExchangeId, trailers: Option<&Fields<'_>>) {
+        if let Some(trailers) = trailers {
+            self.take_hop(id, trailers, Part::RequestEnd);
+        }
+    }
+
+    /// What the other sidecar said, in a part of the message that it sent. Our own application says nothing we believe.
     fn take_hop(&mut self, id: ExchangeId, fields: &Fields<'_>, part: Part) {
         let line = HopLine::read(fields);
         if line == HopLine::Absent {
             return;
         }
         let Some(call) = self.call(id) else { return };
-        let (key, ours) = (call.key, call.id);
-        let wanted = call.side == Side::Caller && call.hop == HopSent::Evidence;
-        let read = match wanted {
-            true => association::read_hop(line, &self.keys, &call.member),
-            false => Ok(None),
+        let from = match part {
+            Part::Request | Part::RequestEnd => Side::Callee,
+            Part::Response | Part::ResponseEnd => Side::Caller,
         };
-        let mut strip = true;
-        match read {
+        let wanted = call.key.filter(|_| call.side == from && call.hop == HopSent::Evidence);
+        let taken = match wanted {
+            Some(key) => {
+                let (ours, member) = (call.id, call.member.clone());
+                self.merge_hop(key, ours, &member, line)
+            }
+            None => Taken::Nothing,
+        };
+        let Some(call) = self.call_mut(id) else { return };
+        match taken {
+            Taken::Newer => return,
+            Taken::Nothing => {}
+            Taken::Evidence(outcome) => {
+                call.evidence_came = true;
+                call.told |= outcome.is_some() && from == Side::Caller;
+                if let Witness::Callee(witnessed) = &mut call.witness {
+                    *witnessed = outcome.or(*witnessed);
+                }
+            }
+        }
+        call.strip.push(part);
+    }
+
+    /// Merge what a hop header says that belongs to the call `ours` of `key`.
+    fn merge_hop(&mut self, key: Key, ours: CallId, member: &str, line: HopLine<'_>) -> Taken {
+        match association::read_hop(line, &self.keys, member) {
             Ok(Some(hop)) if hop.call == ours => {
-                if let Some(execution) = key.and_then(|key| self.executions.get_mut(key)) {
+                if let Some(execution) = self.executions.get_mut(key) {
                     execution.merge(&hop.knowledge);
                 }
-                if let Some(call) = self.call_mut(id) {
-                    call.evidence_came = true;
-                    if let Witness::Callee(outcome) = &mut call.witness {
-                        *outcome = hop.outcome.or(*outcome);
-                    }
-                }
+                return Taken::Evidence(hop.outcome);
             }
             Ok(Some(_)) => self.counters.ignored(Ignored::HopUnexpected),
             Ok(None) => {}
             Err((ignored, newer)) => {
                 self.counters.ignored(ignored);
-                if let Some(key) = key.filter(|_| newer) {
-                    strip = false;
+                if newer {
                     self.set_gap(key, GapKind::Number);
+                    return Taken::Newer;
                 }
             }
         }
-        if let Some(call) = self.call_mut(id).filter(|_| strip) {
-            match part {
-                Part::ResponseEnd => call.strip.1 = true,
-                Part::Request | Part::RequestEnd | Part::Response => call.strip.0 = true,
-            }
+        Taken::Nothing
+    }
+
+    /// Fields of an answer whose caller has gone: no event, and what they say of others is true.
+    fn late(&mut self, id: ExchangeId, fields: &Fields<'_>) {
+        let line = HopLine::read(fields);
+        let Some(Departed { key, call, member }) = self.departed.get(id).cloned() else { return };
+        if line == HopLine::Absent || !self.rounds.is_live(key.token) {
+            return;
         }
+        self.departed.remove(id);
+        self.merge_hop(key, call, &member, line);
     }
 
     // ── what leaves ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -415,24 +443,19 @@ impl Sidecar {
         // The request leaves once.
         let mut edits = if part == Part::Request { std::mem::take(&mut exchange.edits) } else { Edits::new() };
         let Some(call) = exchange.call.as_deref() else { return edits };
-        let strip = match part {
-            Part::Request | Part::RequestEnd => false,
-            Part::Response => call.strip.0,
-            Part::ResponseEnd => call.strip.1,
-        };
         let sent = match (part, call.side) {
             (Part::Request, Side::Caller) => call.hop,
-            (Part::Response, Side::Callee) if call.outcome_in_head() => call.hop,
-            (Part::ResponseEnd, Side::Callee) if !call.connect => call.hop,
+            (Part::Response, Side::Callee) if call.outcome_in != OutcomeIn::Trailers => call.hop,
+            (Part::RequestEnd, Side::Caller) | (Part::ResponseEnd, Side::Callee) if !call.connect => call.hop,
             _ => HopSent::Nothing,
         };
+        let strip = call.strip.contains(&part);
         match part {
-            Part::RequestEnd => {}
             // It was parked: it leaves now, with what is known now.
             Part::Request => self.count_request(id),
-            Part::Response if call.outcome_in_head() => self.count_response(id),
-            Part::Response => {}
-            Part::ResponseEnd => self.count_response(id),
+            Part::RequestEnd => {}
+            // Without effect where the outcome is still to come.
+            Part::Response | Part::ResponseEnd => self.count_response(id),
         }
         match self.hop_header(id, sent, part) {
             Some(header) => edits.push(Edit::Set(hop::HEADER, header)),
@@ -449,25 +472,41 @@ impl Sidecar {
         let overflow = self.gap(GapKind::Evidence);
         let key = *self.keys.current()?;
         let call = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut())?;
-        let caller = (part == Part::Request).then(|| self.config.service.clone());
+        let of_request = matches!(part, Part::Request | Part::RequestEnd);
+        let caller = of_request.then(|| self.config.service.clone());
         match sent {
             HopSent::Nothing => None,
+            // The head has said it.
+            HopSent::Mark if part == Part::RequestEnd => None,
             HopSent::Mark => {
                 let mark = Hop { call: CallId(0), caller, outcome: None, knowledge: Knowledge::default() };
                 Some(mark.encode(&key, "", &overflow))
             }
             HopSent::Evidence => {
                 let execution = self.executions.get(call.key?)?;
-                if part == Part::ResponseEnd && call.outcome_in_head() && execution.version == call.stamped {
+                let said = match part {
+                    Part::Request | Part::Response => false,
+                    Part::RequestEnd => true,
+                    Part::ResponseEnd => call.told,
+                };
+                if said && execution.version == call.stamped {
                     // Nothing is known that the head did not say.
                     return None;
                 }
                 call.stamped = execution.version;
                 call.evidence_went = true;
-                let outcome = call.outcome.filter(|_| part != Part::Request);
+                let outcome = call.outcome.filter(|_| !of_request);
+                call.told |= outcome.is_some();
                 let hop = Hop { call: call.id, caller, outcome, knowledge: execution.knowledge.clone() };
                 Some(hop.encode(&key, &call.member, &overflow))
             }
+        }
+    }
+
+    /// The editor could not keep the response back: it leaves as it comes.
+    fn released(&mut self, id: ExchangeId, why: Released) {
+        if let Some(call) = self.call_mut(id) {
+            call.released = Some(why);
         }
     }
 
@@ -521,6 +560,12 @@ impl Sidecar {
         let token = call.token();
         self.asking.remove(&(token, call.id));
         let key = call.key;
+        if let (Closed::ByApplication, Side::Caller, true, Some(key)) = (how, call.side, call.evidence_went, key)
+            && self.rounds.is_live(token)
+        {
+            let departed = Departed { key, call: call.id, member: call.member.clone() };
+            self.departed.put(id, departed, now);
+        }
         if call.record {
             let execution = key.and_then(|key| self.executions.get(key));
             let gaps = execution.map(|execution| execution.knowledge.evidence.gaps().clone()).unwrap_or_default();
@@ -533,6 +578,17 @@ impl Sidecar {
         }
         self.activity.changed(token);
     }
+}
+
+/// What a hop header came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    /// Nothing of it counts.
+    Nothing,
+    /// Evidence, and what the callee's sidecar saw of the outcome.
+    Evidence(Option<Outcome>),
+    /// A newer sidecar wrote it: it is relayed.
+    Newer,
 }
 
 /// The gRPC status in a trailer block; none if it is missing or no number.

@@ -48,7 +48,7 @@ pub(crate) fn span(call: Call, how: Closed, recorder: Recorder<'_>) -> CallSpan 
         evidence_went: call.evidence_went,
         evidence_came: call.evidence_came,
         gaps: recorder.gaps,
-        messages: None,
+        messages: call.messages,
         passes: call.passes,
         injection: call.injection,
     }

@@ -5,11 +5,13 @@
 //! executions are relayed and carry the number gap.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aftershock_core::event::{CountedEvent, EventId, Occurrence};
 use aftershock_core::id::Token;
 use aftershock_core::name::Api;
+use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::wire::{Arm, Tagging};
 
 use super::rules::Armed;
@@ -22,6 +24,7 @@ pub(crate) struct Round {
     pub(crate) rules: Vec<Armed>,
     events: Vec<(CountedEvent, EventId)>,
     pub(crate) gap_apis: BTreeSet<Api>,
+    readings: BTreeMap<Api, Arc<OutcomeOverride>>,
     pub(crate) record: bool,
     pub(crate) constant_context: bool,
     /// Apis that the service beside this sidecar is known to call.
@@ -52,6 +55,7 @@ impl Round {
             rules,
             events: events.into_iter().map(|(id, counted)| (counted, id)).collect(),
             gap_apis: arm.gap_apis,
+            readings: arm.outcomes.into_iter().map(|reading| (reading.api.clone(), Arc::new(reading))).collect(),
             record: arm.record,
             constant_context: arm.constant_context,
             known_calls: arm.known_calls,
@@ -69,6 +73,11 @@ impl Round {
     /// The events that `occurrence` counts as.
     pub(crate) fn events(&self, occurrence: &Occurrence<'_>) -> Vec<EventId> {
         self.events.iter().filter(|(counted, _)| counted.matches(occurrence)).map(|(_, id)| *id).collect()
+    }
+
+    /// How responses of `api` are read, where not by default.
+    pub(crate) fn reading(&self, api: &Api) -> Option<Arc<OutcomeOverride>> {
+        self.readings.get(api).cloned()
     }
 
     /// Whether an execution of this place among all was seen from its beginning, with these rules.

@@ -11,6 +11,8 @@ use aftershock_core::name::{Api, Service};
 use aftershock_core::plan::{Occurrence, Phase, Rule, Side, StreamPoint};
 use aftershock_core::span::PassedBy;
 
+use crate::exchange::Mark;
+
 /// A rule as it is armed here.
 #[derive(Debug)]
 pub(crate) struct Armed {
@@ -49,6 +51,8 @@ pub(crate) enum Frame {
     Request,
     /// The response head, for rules that say `at: head`.
     Head,
+    /// A place in the body, for rules that name it.
+    Inside(Mark),
     /// The frame with the outcome.
     Outcome,
 }
@@ -57,7 +61,7 @@ impl Frame {
     pub(crate) fn phase(self) -> Phase {
         match self {
             Frame::Request => Phase::Request,
-            Frame::Head | Frame::Outcome => Phase::Response,
+            Frame::Head | Frame::Inside(_) | Frame::Outcome => Phase::Response,
         }
     }
 }
@@ -86,8 +90,26 @@ pub(crate) struct Message {
     /// None for requests and where it is not known yet.
     pub(crate) outcome: Option<Outcome>,
     pub(crate) witness: Witness,
-    /// It was kept back beyond the limit and has left: nothing can be done with it.
-    pub(crate) oversized: bool,
+    /// It has left, whole or in part, although it was to be kept back: nothing can be done with it.
+    pub(crate) released: Option<Released>,
+}
+
+/// Why a response has left before its outcome was known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Released {
+    /// It was larger than what is kept back.
+    Size,
+    /// It is a stream: a second message came, or its head had gone before.
+    Stream,
+}
+
+impl From<Released> for PassedBy {
+    fn from(released: Released) -> Self {
+        match released {
+            Released::Size => PassedBy::Size,
+            Released::Stream => PassedBy::Stream,
+        }
+    }
 }
 
 /// Where the message is and what is known there.
@@ -134,14 +156,25 @@ impl Armed {
         let target = &self.rule.tfic.target;
         let frame_fits = match (target.phase, target.at) {
             (Phase::Request, _) => frame == Frame::Request,
+            (Phase::Response, None) => frame == Frame::Outcome,
             (Phase::Response, Some(StreamPoint::Head)) => frame == Frame::Head,
-            (Phase::Response, _) => frame == Frame::Outcome,
+            (Phase::Response, Some(StreamPoint::Message(n))) => frame == Frame::Inside(Mark::Message(n)),
+            (Phase::Response, Some(StreamPoint::Bytes(n))) => frame == Frame::Inside(Mark::Bytes(n)),
         };
         let caller_fits = match subject.side {
             Side::Caller => target.caller.is_none() || target.caller.as_ref() == subject.caller,
             Side::Callee => subject.caller.is_none(),
         };
         frame_fits && caller_fits && self.rule.side == subject.side && self.rule.apis.contains(subject.api)
+    }
+
+    /// The place in a body where it acts, if it does.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        match self.rule.tfic.target.at? {
+            StreamPoint::Head => None,
+            StreamPoint::Message(n) => Some(Mark::Message(n)),
+            StreamPoint::Bytes(n) => Some(Mark::Bytes(n)),
+        }
     }
 
     /// Whether it may still fire in the round.
@@ -197,9 +230,9 @@ pub(crate) fn misses(armed: &Armed, point: Point<'_>) -> PassedBy {
 
 /// Whether a message that may be faulted can be, now.
 fn now(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
-    match in_time(armed, point, message) {
-        Judgement::Fire | Judgement::Hold if message.oversized => Judgement::PassBy(PassedBy::Size),
-        judgement => judgement,
+    match (in_time(armed, point, message), message.released) {
+        (Judgement::Fire | Judgement::Hold, Some(released)) => Judgement::PassBy(released.into()),
+        (judgement, _) => judgement,
     }
 }
 

@@ -6,6 +6,8 @@
 //! applies edits, and carries out what a sidecar lets go after each message has been "written". Applications are the
 //! test's business: it takes the request that an application sees, and says what that application sends.
 
+mod flow;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -23,9 +25,10 @@ use super::Sidecar;
 use super::execution::Key;
 use crate::config::Config;
 use crate::exchange::{
-    Act, Closed, Decider, Edit, Edits, Fields, Interceptor, LinkId, Made, Part, Protocol, Refusal, RequestHead,
-    ResponseHead, Resume, StreamId, Tail, Verdict,
+    Act, Closed, Decider, Edit, Edits, Fields, Interceptor, LinkId, Made, Part, Protocol, Refusal, RequestHead, Resume,
+    StreamId, Verdict,
 };
+use flow::Flow;
 
 /// The token of the tests' round.
 pub(crate) const ROUND: Token = Token(0xa11ce);
@@ -131,12 +134,13 @@ pub(crate) struct Response {
     pub(crate) lines: Lines,
     /// It ends with its head.
     pub(crate) ends: bool,
+    pub(crate) body: Vec<u8>,
     pub(crate) trailers: Option<Lines>,
 }
 
 impl Response {
     pub(crate) fn http(status: u16) -> Self {
-        Response { status, lines: Vec::new(), ends: false, trailers: None }
+        Response { status, lines: Vec::new(), ends: false, body: Vec::new(), trailers: None }
     }
 
     pub(crate) fn grpc(status: u32) -> Self {
@@ -144,6 +148,7 @@ impl Response {
             status: 200,
             lines: vec![("content-type".into(), "application/grpc".into())],
             ends: false,
+            body: Vec::new(),
             trailers: Some(vec![("grpc-status".into(), status.to_string())]),
         }
     }
@@ -152,6 +157,32 @@ impl Response {
         let mut response = Response::grpc(status);
         response.lines.append(response.trailers.as_mut().expect("it has trailers"));
         Response { ends: true, trailers: None, ..response }
+    }
+
+    pub(crate) fn with_body(self, body: impl Into<Vec<u8>>) -> Self {
+        Response { body: body.into(), ..self }
+    }
+
+    /// With gRPC messages of these lengths.
+    pub(crate) fn with_messages(mut self, lengths: &[u32]) -> Self {
+        for length in lengths {
+            self.body.push(0);
+            self.body.extend(length.to_be_bytes());
+            self.body.resize(self.body.len() + *length as usize, b'm');
+        }
+        self
+    }
+
+    /// Where its gRPC messages begin.
+    fn message_starts(&self) -> Vec<usize> {
+        let grpc = self.lines.iter().any(|(name, value)| name == "content-type" && value == "application/grpc");
+        let mut starts = Vec::new();
+        let mut at = 0;
+        while let Some(prefix) = self.body.get(at..at + 5).filter(|_| grpc) {
+            starts.push(at);
+            at += 5 + u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+        }
+        starts
     }
 
     pub(crate) fn has_hop(&self) -> bool {
@@ -212,7 +243,7 @@ pub(crate) enum Resumed {
 #[derive(Debug, Default)]
 struct Kept {
     request: Option<Request>,
-    response: Option<Response>,
+    response: Option<Flow>,
     dropped: bool,
 }
 
@@ -230,6 +261,8 @@ pub(crate) struct Net {
     pub(crate) now: Instant,
     nodes: BTreeMap<String, Node>,
     resumed: VecDeque<(Leg, Resumed)>,
+    /// Body bytes of responses that have left.
+    written: BTreeMap<Leg, usize>,
     /// What the next message meets if a fault is to act on it.
     pub(crate) refuse: Option<Refusal>,
     /// The same for the next message that is let go.
@@ -297,6 +330,7 @@ impl Net {
             now: Instant::now(),
             nodes,
             resumed: VecDeque::new(),
+            written: BTreeMap::new(),
             refuse: None,
             refuse_resumed: None,
             slow: false,
@@ -511,77 +545,70 @@ impl Net {
         (leg, passage)
     }
 
+    /// The end of a request that did not end with its head: the trailers that leave, given those that came.
+    pub(crate) fn request_end(&mut self, leg: &Leg, trailers: Lines) -> Lines {
+        let mut sent = Lines::new();
+        self.at(leg, |points| {
+            points.request_end(leg.stream, (!trailers.is_empty()).then(|| fields(&trailers)).as_ref());
+            let edits = points.stamp(leg.stream, Part::RequestEnd);
+            sent = edited(trailers.clone(), &edits);
+        });
+        self.settle(&leg.service);
+        sent
+    }
+
     /// The response comes from the upstream of `leg`, all of it.
     pub(crate) fn response(&mut self, leg: &Leg, response: Response) -> Passage<Response> {
         let refuse = self.refuse.take();
-        let mut passage = Passage::Kept;
-        let mut kept = None;
-        self.at(leg, |points| {
-            let head = ResponseHead { status: response.status, fields: fields(&response.lines), ends: response.ends };
-            let mut verdict = points.response(leg.stream, &head);
-            let mut sent_head = None;
-            if verdict == Verdict::Pass {
-                let edits = points.stamp(leg.stream, Part::Response);
-                sent_head = Some(edited(response.lines.clone(), &edits));
-            }
-            if let Verdict::Withhold { .. } = verdict
-                && refuse == Some(Refusal::Size)
-            {
-                points.refused(leg.stream, Refusal::Size);
-                let edits = points.stamp(leg.stream, Part::Response);
-                sent_head = Some(edited(response.lines.clone(), &edits));
-            }
-            if matches!(verdict, Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_)) && !response.ends {
-                let trailers = response.trailers.as_ref().map(fields);
-                verdict = points.response_end(leg.stream, &Tail { trailers: trailers.clone(), ..Tail::default() });
-            }
-            passage = match verdict {
-                Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
-                    Passage::Through(finished(points, leg, &response, sent_head))
-                }
-                Verdict::Park => {
-                    kept = Some(response.clone());
-                    Passage::Kept
-                }
-                Verdict::Act(act) => match refuse {
-                    Some(why) => {
-                        points.refused(leg.stream, why);
-                        Passage::Through(finished(points, leg, &response, sent_head))
-                    }
-                    None => act_on(points, leg, act),
-                },
-            };
-        });
-        self.keep(leg, |state| state.response = kept);
-        self.dropped(leg, &passage);
+        let passage = self.flow(leg, Flow::new(response), refuse, None);
         self.settle(&leg.service);
         passage
     }
 
+    fn flow(
+        &mut self,
+        leg: &Leg,
+        mut flow: Flow,
+        mut refuse: Option<Refusal>,
+        mut resume: Option<Resume>,
+    ) -> Passage<Response> {
+        let mut passage = Passage::Kept;
+        self.at(leg, |points| passage = flow.run(points, leg, &mut refuse, resume.take()));
+        self.written.insert(leg.clone(), flow.written);
+        let kept = (passage == Passage::Kept).then_some(flow);
+        self.keep(leg, |state| state.response = kept);
+        self.dropped(leg, &passage);
+        passage
+    }
+
+    /// How many bytes of its body have left.
+    pub(crate) fn written(&self, leg: &Leg) -> usize {
+        self.written.get(leg).copied().unwrap_or(0)
+    }
+
     /// The head of a response that passes, written before the rest comes.
     pub(crate) fn response_head(&mut self, leg: &Leg, response: Response) -> Response {
+        let mut flow = Flow::new(response.clone());
         let mut lines = Lines::new();
-        self.at(leg, |points| {
-            let head = ResponseHead { status: response.status, fields: fields(&response.lines), ends: response.ends };
-            assert_eq!(points.response(leg.stream, &head), Verdict::Pass);
-            let edits = points.stamp(leg.stream, Part::Response);
-            lines = edited(response.lines.clone(), &edits);
-        });
+        self.at(leg, |points| lines = flow.only_head(points, leg));
+        self.keep(leg, |state| state.response = Some(flow));
+        self.settle(&leg.service);
         Response { lines, ..response }
     }
 
     /// The rest of a response whose head was written.
-    pub(crate) fn response_rest(&mut self, leg: &Leg, head: Response) -> Response {
-        let mut sent = head.clone();
-        self.at(leg, |points| {
-            let trailers = head.trailers.as_ref().map(fields);
-            assert_eq!(
-                points.response_end(leg.stream, &Tail { trailers: trailers.clone(), ..Tail::default() }),
-                Verdict::Pass
-            );
-            sent = finished(points, leg, &head, Some(head.lines.clone()));
-        });
-        sent
+    pub(crate) fn response_rest(&mut self, leg: &Leg) -> Passage<Response> {
+        let mut flow = None;
+        self.keep(leg, |state| flow = state.response.take());
+        let passage = self.flow(leg, flow.expect("its head was written"), None, Some(Resume::Pass));
+        self.settle(&leg.service);
+        passage
+    }
+
+    /// Fields of an answer arrive whose caller has gone.
+    pub(crate) fn late(&mut self, leg: &Leg, lines: &Lines) {
+        self.at(leg, |points| points.late(leg.stream, &fields(lines)));
+        self.settle(&leg.service);
     }
 
     fn keep(&mut self, leg: &Leg, change: impl FnOnce(&mut Kept)) {
@@ -598,26 +625,6 @@ impl Net {
             }
             Passage::Through(_) | Passage::Kept => {}
         }
-    }
-
-    /// The rest of a response whose head was written has arrived: whether it may go on.
-    pub(crate) fn response_ends(&mut self, leg: &Leg, head: &Response) -> Passage<Response> {
-        let mut passage = Passage::Kept;
-        self.at(leg, |points| {
-            let trailers = head.trailers.as_ref().map(fields);
-            passage = match points.response_end(leg.stream, &Tail { trailers, ..Tail::default() }) {
-                Verdict::Pass | Verdict::Withhold { .. } | Verdict::Watch(_) => {
-                    Passage::Through(finished(points, leg, head, Some(head.lines.clone())))
-                }
-                Verdict::Park => Passage::Kept,
-                Verdict::Act(act) => act_on(points, leg, act),
-            };
-        });
-        let kept = (passage == Passage::Kept).then(|| head.clone());
-        self.keep(leg, |state| state.response = kept);
-        self.dropped(leg, &passage);
-        self.settle(&leg.service);
-        passage
     }
 
     /// Whether the next message that was let go meets a refusal, if a fault is to act on it.
@@ -675,6 +682,11 @@ impl Net {
         let mut state = Kept::default();
         self.keep(leg, |kept| state = std::mem::take(kept));
         let refuse = self.refuse_resumed.take();
+        if let Some(flow) = state.response.take() {
+            let passage = self.flow(leg, flow, refuse, Some(resume));
+            self.resumed.push_back((leg.clone(), Resumed::Response(passage)));
+            return;
+        }
         let mut out = None;
         self.at(leg, |points| {
             out = match (&state, resume.clone()) {
@@ -686,9 +698,6 @@ impl Net {
                 (Kept { request: Some(request), .. }, Resume::Pass) => {
                     Some(Resumed::Request(Passage::Through(stamped(points, leg, request))))
                 }
-                (Kept { response: Some(response), .. }, Resume::Pass) => {
-                    Some(Resumed::Response(Passage::Through(finished(points, leg, response, None))))
-                }
                 (Kept { request: Some(request), .. }, Resume::Act(act)) => Some(Resumed::Request(match refuse {
                     Some(why) => {
                         points.refused(leg.stream, why);
@@ -696,20 +705,11 @@ impl Net {
                     }
                     None => act_on(points, leg, act),
                 })),
-                (Kept { response: Some(response), .. }, Resume::Act(act)) => Some(Resumed::Response(match refuse {
-                    Some(why) => {
-                        points.refused(leg.stream, why);
-                        Passage::Through(finished(points, leg, response, None))
-                    }
-                    None => act_on(points, leg, act),
-                })),
                 _ => None,
             };
         });
-        match &out {
-            Some(Resumed::Request(passage)) => self.dropped(leg, passage),
-            Some(Resumed::Response(passage)) => self.dropped(leg, passage),
-            _ => {}
+        if let Some(Resumed::Request(passage)) = &out {
+            self.dropped(leg, passage);
         }
         self.resumed.extend(out.map(|out| (leg.clone(), out)));
     }
@@ -744,23 +744,6 @@ pub(crate) struct Dialogue {
 fn stamped(points: &mut dyn Interceptor, leg: &Leg, request: &Request) -> Request {
     let edits = points.stamp(leg.stream, Part::Request);
     Request { lines: edited(request.lines.clone(), &edits), ..request.clone() }
-}
-
-/// Write the response, or what is left of it after its head, and end the exchange.
-fn finished(points: &mut dyn Interceptor, leg: &Leg, response: &Response, head: Option<Lines>) -> Response {
-    let lines = head.unwrap_or_else(|| {
-        let edits = points.stamp(leg.stream, Part::Response);
-        edited(response.lines.clone(), &edits)
-    });
-    let trailers = if response.ends {
-        None
-    } else {
-        let edits = points.stamp(leg.stream, Part::ResponseEnd);
-        let trailers = edited(response.trailers.clone().unwrap_or_default(), &edits);
-        (!trailers.is_empty()).then_some(trailers)
-    };
-    points.closed(leg.stream, Closed::Complete);
-    Response { lines, trailers, ..response.clone() }
 }
 
 fn act_on<M>(points: &mut dyn Interceptor, leg: &Leg, act: Act) -> Passage<M> {

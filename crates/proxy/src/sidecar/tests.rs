@@ -13,3 +13,4 @@ mod monkey;
 mod ordinary;
 mod random;
 mod replicas;
+mod streams;

@@ -566,8 +566,8 @@ fn at_the_head_a_streams_fault_does_not_wait_for_its_end() {
 #[test]
 fn what_this_sidecar_cannot_do_is_refused_at_arming() {
     let mut shop = Shop::armed(Speaks::Http, &[]);
-    let mut streamed = at_caller(Speaks::Grpc, Phase::Response, Fault::Reset(Default::default()));
-    streamed.tfic.target.at = Some(StreamPoint::Message(2));
+    let mut streamed = at_caller(Speaks::Http, Phase::Response, Fault::Abort);
+    streamed.tfic.target.at = Some(StreamPoint::Bytes(2));
     let foreign = rule("payment", Side::Callee, CHARGE, Occurrence::First, Phase::Request, Fault::Drop);
     let smuggled = at_caller(
         Speaks::Http,
@@ -579,7 +579,7 @@ fn what_this_sidecar_cannot_do_is_refused_at_arming() {
     );
     let nothing = at_caller(Speaks::Http, Phase::Request, Fault::Release);
     for (bad, says) in
-        [(streamed, "Message(2)"), (foreign, "the sidecar of payment"), (smuggled, "\"x\""), (nothing, "has no `hold`")]
+        [(streamed, "`abort` cannot take it back"), (foreign, "the sidecar of payment"), (smuggled, "\"x\""), (nothing, "has no `hold`")]
     {
         let arm = aftershock_core::wire::Arm {
             rules: vec![bad],
@@ -667,11 +667,11 @@ fn evidence_that_grew_after_the_head_travels_in_the_trailers() {
         net.arm(&[], std::slice::from_ref(&noted));
         let seen = net.come_in("checkout", tagged(Request::http("POST", "/buy"))).1.through();
         let call = net.call("checkout", "payment", Request::http("POST", "/pay").within(&seen));
-        let head = net.response_head(&call.into, Response::http(200));
+        net.response_head(&call.into, Response::http(200));
         if grows {
             net.go_out("payment", "ledger", Request::http("POST", "/note").within(&call.seen)).1.through();
         }
-        let sent = net.response_rest(&call.into, head);
+        let sent = net.response_rest(&call.into).through();
         assert_eq!(sent.trailers.is_some(), grows, "a message that need not carry more stays as it is");
         let seen_by_app = net.response(&call.out, sent).through();
         assert!(!seen_by_app.has_hop());
