@@ -5,7 +5,7 @@ use std::fmt;
 use aftershock_core::event::{Event, Outcome};
 use aftershock_core::id::ExecutionId;
 use aftershock_core::name::{Api, Service};
-use aftershock_core::plan::{Atom, Pattern, UnknownGroup};
+use aftershock_core::plan::{Atom, Pattern, StreamPoint, UnknownGroup};
 
 use crate::hitting_set::HittingSetError;
 
@@ -73,6 +73,30 @@ pub enum GenerateError {
         /// What is missing.
         needs: &'static str,
     },
+    /// The traces show that the target's responses are streams, and the target does not say where in one.
+    #[error(
+        "the responses of `{target}` are streams, trace {trace} has one of {messages} messages: say where in it with \
+         `at: head`, `at: {{message: n}}` or `at: {{bytes: n}}`"
+    )]
+    NeedsAt {
+        /// The Api or group.
+        target: String,
+        /// A trace that shows it.
+        trace: ExecutionId,
+        /// How many messages its longest response has.
+        messages: u64,
+    },
+    /// A place in a stream, and something that does not go with it.
+    #[error("`at: {}` needs {needs}", place(.at))]
+    At {
+        /// The place.
+        at: StreamPoint,
+        /// What is missing.
+        needs: &'static str,
+    },
+    /// `release` lets go what `hold` keeps.
+    #[error("`release` needs `hold`: it lets a message go on when the guard holds")]
+    Release,
     /// With `k: first` a held message waits for the guard: the first pass fires, no later one can be meant.
     #[error("with `hold` and `k: first` the first pass waits for the guard, so pass {pass} cannot be meant: number it")]
     HeldPass {
@@ -139,6 +163,14 @@ fn listed<T: fmt::Display>(items: &[T]) -> String {
         text.push(format!("{} more", items.len() - SHOWN));
     }
     text.join(", ")
+}
+
+fn place(at: &StreamPoint) -> String {
+    match at {
+        StreamPoint::Head => "head".to_owned(),
+        StreamPoint::Message(n) => format!("{{message: {n}}}"),
+        StreamPoint::Bytes(n) => format!("{{bytes: {n}}}"),
+    }
 }
 
 fn who(callers: &[Option<Service>]) -> String {

@@ -10,13 +10,14 @@ use std::fmt::Write as _;
 use aftershock_core::event::{CountedEvent, Outcome};
 use aftershock_core::evidence::Evidence;
 use aftershock_core::id::{CallId, ExecutionId};
-use aftershock_core::plan::{Atom, Occurrence, Tfic};
+use aftershock_core::plan::{Atom, Occurrence, StreamPoint, Tfic};
 use aftershock_core::trace::Trace;
 use serde::Serialize;
 
 use crate::after::{Removed, after_messages};
 use crate::error::GenerateError;
 use crate::site::{Groups, Site, SitePass, acting_side, counted, refused_outcome};
+use crate::stream;
 use crate::visible::Replayed;
 
 /// What a temporal fault would do on some traces.
@@ -129,8 +130,9 @@ impl Judge<'_> {
         let mut explained: Vec<PassExplanation> = Vec::new();
         let mut fires = None;
         for pass in &passes {
-            let known = replayed.known_before(&pass.step);
-            let counts: Vec<u64> = atoms.iter().map(|atom| self.count(atom, &known, pass, instances)).collect();
+            let known = stream::sure(self.site, &replayed, &pass.step);
+            let counts: Vec<u64> =
+                (0..atoms.len()).map(|atom| self.count(atom, &known, &passes, pass, instances)).collect();
             let falses = positions(atoms, &counts);
             let fate =
                 if fires.is_some() { Fate::Spent } else { self.fate(trace, &passes, pass, instances, &known, &falses) };
@@ -177,13 +179,22 @@ impl Judge<'_> {
         step.call.spans().any(|span| span.observer == step.observer && span.service == self.site.service)
     }
 
-    /// The count that decides on `atom`: with several instances the arbiter's for the target's own event.
-    fn count(&self, atom: &Atom, known: &Evidence, pass: &SitePass<'_>, instances: usize) -> u64 {
-        let event = atom.event();
-        if instances > 1 && event == self.site.own_event(&self.tfic.target) {
-            return u64::from(pass.number) - 1;
+    /// The count that decides on an atom, by its position: with several instances the arbiter's count of earlier passes
+    /// for the target's own event.
+    fn count(
+        &self,
+        atom: usize,
+        known: &Evidence,
+        passes: &[SitePass<'_>],
+        pass: &SitePass<'_>,
+        instances: usize,
+    ) -> u64 {
+        let event = &self.events[atom];
+        if instances > 1 && self.site.is_own(event) {
+            let counts = |p: &&SitePass<'_>| p.number < pass.number && event.event.outcome.admits(p.step.outcome);
+            return passes.iter().filter(counts).count() as u64;
         }
-        known.count(event.id())
+        known.count(event.event.id())
     }
 
     fn fate(
@@ -214,7 +225,8 @@ impl Judge<'_> {
         let falses = |evidence: &Evidence| -> Vec<usize> {
             let atoms = &self.tfic.guard.after;
             let known = joined(known, evidence);
-            let counts: Vec<u64> = atoms.iter().map(|atom| self.count(atom, &known, pass, instances)).collect();
+            let counts: Vec<u64> =
+                (0..atoms.len()).map(|atom| self.count(atom, &known, passes, pass, instances)).collect();
             positions(atoms, &counts)
         };
         let observer = pass.step.observer;
@@ -257,11 +269,21 @@ pub(crate) fn entry(trace: &Trace) -> String {
 }
 
 impl Explanation {
+    /// Where in a response, as text.
+    fn inside(&self) -> String {
+        match self.site.at {
+            None => String::new(),
+            Some(StreamPoint::Head) => ", at its head".to_owned(),
+            Some(StreamPoint::Message(n)) => format!(", at message {n} of it"),
+            Some(StreamPoint::Bytes(n)) => format!(", after {n} bytes of it"),
+        }
+    }
+
     /// As text, a line each.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![
             format!("target  {}", self.tfic.target),
-            format!("acts    at the sidecar of {}, on {}", self.site.service, self.site.event),
+            format!("acts    at the sidecar of {}, on {}{}", self.site.service, self.site.event, self.inside()),
             format!(
                 "fault   {}{}",
                 self.tfic.fault,

@@ -11,6 +11,7 @@
 //! * `hold`: v at the target is what the sidecar knows in the end with the message and everything causally after it
 //!   removed; what came with the message is known.
 //! * Several faults: atoms that another one may keep from becoming true are left out of U.
+//! * `at:` inside a response: v at the target is a lower bound, and with a number nothing need be told apart (`stream`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,9 @@ use aftershock_core::event::{CountedEvent, Event};
 use aftershock_core::evidence::Evidence;
 use aftershock_core::id::ExecutionId;
 use aftershock_core::name::Service;
-use aftershock_core::plan::{Atom, Fault, Guard, Hold, MaxInjections, Occurrence, Pattern, Side, Target, Tfic};
+use aftershock_core::plan::{
+    Atom, Fault, Guard, Hold, MaxInjections, Occurrence, Pattern, Side, StreamPoint, Target, Tfic,
+};
 use aftershock_core::trace::{Step, Trace};
 use serde::Serialize;
 
@@ -29,7 +32,7 @@ use crate::hitting_set::{self, Element, HittingSetError, Proof};
 use crate::site::{Groups, Site, SitePass, acting_side, admits, counted};
 use crate::visible::{Replayed, candidates};
 pub use crate::warning::{WANTED_TRACES, Warning};
-use crate::{patterns, validate};
+use crate::{patterns, stream, validate};
 
 /// What a temporal fault is wanted for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +124,11 @@ pub fn synthesize(request: &Request, traces: &[Trace]) -> Result<Synthesis, Gene
         return Err(GenerateError::NoTraces);
     }
     let mut target = patterns::target(request)?;
+    if request.fault == Fault::Release && request.hold.is_none() {
+        return Err(GenerateError::Release);
+    }
     let site = acting_side(&target, &request.groups, traces)?;
+    stream::check(&target, &request.fault, &site, traces)?;
     target.caller = site.caller.clone();
     let number = match target.k {
         Occurrence::Number(k) => k,
@@ -147,7 +154,8 @@ pub fn synthesize(request: &Request, traces: &[Trace]) -> Result<Synthesis, Gene
     tfic.guard.after = strongest(atoms);
 
     let explanation = explain(&tfic, &request.groups, traces)?;
-    let number_alone = warnings.contains(&Warning::OwnEventFalsifiable);
+    let number_alone =
+        warnings.contains(&Warning::OwnEventFalsifiable) || (site.at.is_some() && tfic.target.k != Occurrence::First);
     validate::check(&explanation, number, &reach, number_alone)?;
     if validate::callee_without_sidecar(&explanation, &reach.relevant) {
         warnings.push(Warning::CalleeWithoutSidecar);
@@ -201,7 +209,8 @@ fn too_short(explanation: &Explanation) -> Option<Warning> {
 }
 
 /// What other faults of a plan may keep from happening before the message at `target`: their messages and everything
-/// causally after them. A delay only lets it happen later, which does not matter where `target` comes after it anyway.
+/// causally after them. A delay or a release only
+/// lets it happen later, which does not matter where `target` comes after it anyway.
 pub(crate) fn disturbed(
     others: &[&Tfic],
     groups: &Groups,
@@ -219,7 +228,7 @@ pub(crate) fn disturbed(
             };
             let message = (pass.step.call.id, pass.step.event);
             let shifted = || after_message(trace, message.0, message.1).contains(target);
-            if may_fire && !(matches!(other.fault, Fault::Delay(_)) && shifted()) {
+            if may_fire && !(matches!(other.fault, Fault::Delay(_) | Fault::Release) && shifted()) {
                 messages.push(message);
             }
         }
@@ -230,13 +239,14 @@ pub(crate) fn disturbed(
 /// What decides at `pass` if `removed` does not happen: the evidence when it comes or, with `hold`, in the end.
 pub(crate) fn known_at_target(
     tfic: &Tfic,
+    site: &Site,
     trace: &Trace,
     counted: &[CountedEvent],
     passes: &[SitePass<'_>],
     pass: &SitePass<'_>,
     removed: &Removed,
 ) -> Evidence {
-    let at_arrival = Replayed::new(trace, counted, removed).known_before(&pass.step);
+    let at_arrival = stream::sure(site, &Replayed::new(trace, counted, removed), &pass.step);
     if tfic.hold.is_none() {
         return at_arrival;
     }
@@ -288,6 +298,13 @@ impl Ground<'_> {
         if !entries.is_empty() {
             warnings.push(Warning::OtherEntries { entries: entries.into_iter().collect() });
         }
+        let unordered = stream::unordered(self.site, self.number, &self.reach.relevant);
+        if !unordered.is_empty() {
+            warnings.push(Warning::StreamOrder { traces: unordered });
+        }
+        if matches!(self.site.at, Some(StreamPoint::Bytes(_))) {
+            warnings.push(Warning::StreamBytes);
+        }
         let have = self.reach.relevant.len();
         if self.tfic.target.k == Occurrence::First && have < WANTED_TRACES {
             warnings.push(Warning::FewTraces { have });
@@ -308,6 +325,12 @@ impl Ground<'_> {
         let universe = self.universe(&counted)?;
         let earlier = self.earlier(&counted);
         match self.tfic.target.k {
+            Occurrence::Number(_) if self.site.at.is_some() => {
+                if self.number > 1 {
+                    warnings.push(Warning::StreamNumber);
+                }
+                self.hit(&universe, &counted, &[])
+            }
             Occurrence::Number(_) if self.number > 1 && !universe.contains_key(&own) => {
                 // Only another fault can keep the own event from being sure. The number says which pass is meant.
                 warnings.push(Warning::OwnEventFalsifiable);
@@ -367,13 +390,14 @@ impl Ground<'_> {
         pass: &SitePass<'_>,
         removed: &Removed,
     ) -> BTreeMap<Event, u64> {
-        let evidence = known_at_target(self.tfic, trace, counted, passes, pass, removed);
+        let evidence = known_at_target(self.tfic, self.site, trace, counted, passes, pass, removed);
         let own = self.own();
         let before = passes.iter().filter(|p| p.number < pass.number && !removed.contains(&p.step)).count() as u64;
         counted
             .iter()
             .map(|c| {
-                let count = if c.event == own { before } else { evidence.count(c.event.id()) };
+                let numbered = c.event == own && self.site.at.is_none();
+                let count = if numbered { before } else { evidence.count(c.event.id()) };
                 (c.event.clone(), count)
             })
             .collect()

@@ -11,6 +11,7 @@ pub mod guard;
 pub mod hitting_set;
 pub mod patterns;
 pub mod site;
+mod stream;
 pub mod validate;
 pub mod visible;
 mod warning;

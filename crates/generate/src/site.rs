@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aftershock_core::event::{ApiRef, CountedEvent, Event, EventKind, Outcome, OutcomeFilter};
 use aftershock_core::name::{Api, Service};
-use aftershock_core::plan::{Phase, Side, Target, UnknownGroup};
+use aftershock_core::plan::{Phase, Side, StreamPoint, Target, UnknownGroup};
 use aftershock_core::span::Instant;
 use aftershock_core::trace::{Call, Step, Trace};
 use serde::Serialize;
 
 use crate::error::{GenerateError, no_such_call};
+use crate::stream;
 
 /// Named sets of Apis whose counts are pooled, as in a plan.
 pub type Groups = BTreeMap<String, BTreeSet<Api>>;
@@ -47,8 +48,11 @@ pub struct Site {
     pub service: Service,
     /// The Apis of the target.
     pub apis: BTreeSet<Api>,
-    /// The instant at which its messages pass.
+    /// The instant at which its messages pass, or the last one before which they do: see [`Site::at`].
     pub event: EventKind,
+    /// Where in the response they pass, if that is no instant of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<StreamPoint>,
 }
 
 /// A message that matches a target's caller, Apis and phase, with its number.
@@ -100,7 +104,8 @@ pub fn acting_side(target: &Target, groups: &Groups, traces: &[Trace]) -> Result
             (Side::Callee, calls[0].api.service.clone())
         }
     };
-    Ok(Site { side, caller: caller.cloned(), service, apis, event: target.phase.event(side) })
+    let event = target.phase.event(side);
+    Ok(Site { side, caller: caller.cloned(), service, apis, event, at: target.at })
 }
 
 /// A call whose hop header was lost on the way has two ids: the caller's, and one that the callee's sidecar minted and
@@ -147,7 +152,7 @@ impl Site {
     /// The message of `call` from the network at the acting sidecar. In a trace of a faulted round an answer that a fault
     /// swallowed is a pass without an event, and an answer made in place of a request is an event without a pass.
     fn message<'a>(&self, call: &'a Call) -> Option<Step<'a>> {
-        let span = call.side(self.side)?;
+        let span = call.side(self.side).filter(|span| stream::reaches(self.at, span))?;
         let step = |at: Instant, outcome| Step { call, event: self.event, at, observer: span.observer, outcome };
         if !self.event.is_response() {
             return Some(step(span.request, None));
@@ -167,6 +172,17 @@ impl Site {
     /// The target's own event at the sidecar that acts: its count is the number of earlier passes.
     pub fn own_event(&self, target: &Target) -> Event {
         Event { event: self.event, api: target.api.clone(), caller: self.caller.clone(), outcome: OutcomeFilter::Any }
+    }
+
+    /// Whether `event` is the target's own event at its caller, with any outcome: what an arbiter counts passes for, if
+    /// there are several instances.
+    pub fn is_own(&self, event: &CountedEvent) -> bool {
+        event.event.event == self.event
+            && event.apis == self.apis
+            && match self.side {
+                Side::Caller => event.event.caller.is_none() || event.event.caller == self.caller,
+                Side::Callee => event.event.caller.is_none(),
+            }
     }
 
     /// Whether the acting sidecar itself observes `event`, so that it needs no message to know of it.

@@ -6,15 +6,16 @@
 
 use std::collections::BTreeSet;
 
-use aftershock_core::event::OutcomeFilter;
-use aftershock_core::plan::{Occurrence, Plan, Tfic};
+use aftershock_core::event::{Outcome, OutcomeFilter};
+use aftershock_core::plan::{Fault, Occurrence, Phase, Plan, Side, Tfic};
+use aftershock_core::span::Injection;
 use aftershock_core::trace::Trace;
 
 use crate::error::GenerateError;
 use crate::explain::{Explanation, Fate, PassExplanation, TraceExplanation, entry, explain};
 use crate::guard::{Warning, disturbed, known_at_target};
-use crate::patterns;
-use crate::site::{Groups, Site};
+use crate::site::{Groups, Site, acting_side};
+use crate::{patterns, stream};
 
 /// Traces by what they can say about a target.
 #[derive(Debug)]
@@ -63,10 +64,13 @@ pub(crate) fn check(
     number_alone: bool,
 ) -> Result<(), GenerateError> {
     let relevant: BTreeSet<_> = reach.relevant.iter().map(|trace| trace.execution).collect();
+    // The number does it where an arbiter counts, which it does if there are several instances, whatever one trace shows.
+    let arbitrated =
+        explanation.tfic.target.k != Occurrence::First && explanation.traces.iter().any(|trace| trace.instances > 1);
     for trace in &explanation.traces {
         if relevant.contains(&trace.execution) {
             at_target(explanation, trace, number)?;
-            if !number_alone {
+            if !number_alone && !arbitrated {
                 before(explanation, trace, number)?;
             }
         } else if explanation.tfic.target.k == Occurrence::First
@@ -103,7 +107,7 @@ fn at_target(explanation: &Explanation, trace: &TraceExplanation, number: u32) -
 fn before(explanation: &Explanation, trace: &TraceExplanation, number: u32) -> Result<(), GenerateError> {
     let early = |pass: &PassExplanation| match explanation.tfic.target.k {
         Occurrence::First => matches!(pass.fate, Fate::Fires | Fate::FiresHeld { .. }),
-        Occurrence::Number(_) => pass.guard && trace.instances == 1,
+        Occurrence::Number(_) => pass.guard,
     };
     match trace.passes.iter().find(|pass| pass.number < number && early(pass)) {
         Some(pass) => Err(GenerateError::TrueBefore { trace: trace.execution, pass: pass.number }),
@@ -121,31 +125,82 @@ pub fn plan(plan: &Plan, traces: &[Trace]) -> Result<PlanValidation, GenerateErr
     let mut explanations = Vec::new();
     let mut warnings = Vec::new();
     for (index, tfic) in plan.faults.iter().enumerate() {
-        let explanation = explain(tfic, &plan.groups, traces)?;
-        let tfic = &explanation.tfic;
-        patterns::atoms(&tfic.guard.after, &plan.groups, &traces.iter().collect::<Vec<_>>())?;
-        let number = match tfic.target.k {
-            Occurrence::Number(k) => k,
-            // Which pass is meant is not in the file: the first that fires, in any trace.
-            Occurrence::First => explanation.traces.iter().filter_map(|trace| trace.fires).min().unwrap_or(1),
-        };
-        let reach = reach(&explanation.site, &tfic.target, number, traces)?;
-        for trace in explanation.traces.iter().filter(|t| reach.relevant.iter().any(|r| r.execution == t.execution)) {
-            match tfic.target.k {
-                Occurrence::Number(_) => at_target(&explanation, trace, number)?,
-                Occurrence::First if trace.fires.is_none() => {
-                    let last = trace.passes.last().map_or(0, |pass| pass.number);
-                    at_target(&explanation, trace, last)?;
-                }
-                Occurrence::First => {}
-            }
-        }
         let others: Vec<&Tfic> =
             plan.faults.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, tfic)| tfic).collect();
+        let mut explanation = explain(tfic, &plan.groups, traces)?;
+        stream::check(&tfic.target, &tfic.fault, &explanation.site, traces)?;
+        if tfic.fault == Fault::Release && tfic.hold.is_none() {
+            return Err(GenerateError::Release);
+        }
+        if let Err(GenerateError::FalseAtTarget { .. }) = fires(&explanation, traces) {
+            // The answer that another fault makes is an event too.
+            let made = traces.iter().map(|trace| answered(trace, &others, &plan.groups, traces));
+            let made = made.collect::<Result<Vec<Trace>, _>>()?;
+            let with_them = explain(tfic, &plan.groups, &made)?;
+            if made != traces && fires(&with_them, &made).is_ok() {
+                warnings.push(Warning::RestsOnFaults { fault: index });
+                explanation = with_them;
+                patterns::atoms(&tfic.guard.after, &plan.groups, &traces.iter().collect::<Vec<_>>())?;
+                explanations.push(explanation);
+                continue;
+            }
+        }
+        let tfic = &explanation.tfic;
+        patterns::atoms(&tfic.guard.after, &plan.groups, &traces.iter().collect::<Vec<_>>())?;
+        let (number, reach) = fires(&explanation, traces)?;
         warnings.extend(together(index, &explanation, number, &others, &plan.groups, traces, &reach)?);
         explanations.push(explanation);
     }
     Ok(PlanValidation { explanations, warnings })
+}
+
+/// The pass that is meant, and the traces that reach it, in all of which the fault fires.
+fn fires<'a>(explanation: &Explanation, traces: &'a [Trace]) -> Result<(u32, Reach<'a>), GenerateError> {
+    let target = &explanation.tfic.target;
+    let number = match target.k {
+        Occurrence::Number(k) => k,
+        // Which pass is meant is not in the file: the first that fires, in any trace.
+        Occurrence::First => explanation.traces.iter().filter_map(|trace| trace.fires).min().unwrap_or(1),
+    };
+    let reach = reach(&explanation.site, target, number, traces)?;
+    for trace in explanation.traces.iter().filter(|t| reach.relevant.iter().any(|r| r.execution == t.execution)) {
+        match target.k {
+            Occurrence::Number(_) => at_target(explanation, trace, number)?,
+            Occurrence::First if trace.fires.is_none() => {
+                let last = trace.passes.last().map_or(0, |pass| pass.number);
+                at_target(explanation, trace, last)?;
+            }
+            Occurrence::First => {}
+        }
+    }
+    Ok((number, reach))
+}
+
+/// `trace` with the answers that faults of a plan make at callers' sidecars in place of the recorded ones, which count as
+/// `error` (design §3.4). What the application makes of them is not known: the rest stays as it was.
+fn answered(trace: &Trace, faults: &[&Tfic], groups: &Groups, traces: &[Trace]) -> Result<Trace, GenerateError> {
+    let mut made = trace.clone();
+    for fault in faults.iter().filter(|fault| matches!(fault.fault, Fault::Abort | Fault::Error(_) | Fault::Reset(_))) {
+        let site = acting_side(&fault.target, groups, traces)?;
+        let meant = match fault.target.k {
+            Occurrence::Number(k) => k,
+            Occurrence::First => 1,
+        };
+        let passes = site.passes(trace);
+        let Some(pass) = passes.iter().find(|pass| pass.number == meant && site.side == Side::Caller) else { continue };
+        let Some(call) = made.calls.iter_mut().find(|call| call.id == pass.step.call.id) else { continue };
+        let Some(client) = call.client.as_mut() else { continue };
+        (client.outcome, client.made) = (Some(Outcome::Error), true);
+        if fault.target.phase == Phase::Request {
+            // A request that did not leave is answered at once, and takes no number as a response.
+            let decided = client.request.clock.saturating_sub(1);
+            let fault = fault.fault.to_string();
+            client.injection = Some(Injection { rule: usize::MAX, k: meant, decided, held: false, fault });
+            (client.evidence_went, client.evidence_came) = (false, false);
+            call.server = None;
+        }
+    }
+    Ok(made)
 }
 
 /// What became of a plan's check.
@@ -179,10 +234,10 @@ pub(crate) fn together(
         let passes = explanation.site.passes(trace);
         let Some(pass) = passes.iter().find(|pass| pass.number == number) else { continue };
         let removed = disturbed(others, groups, traces, trace, &pass.step)?;
-        let known = known_at_target(tfic, trace, &events, &passes, pass, &removed);
+        let known = known_at_target(tfic, &explanation.site, trace, &events, &passes, pass, &removed);
         let own = explanation.site.own_event(&tfic.target);
         for atom in &tfic.guard.after {
-            let count = if atom.event() == own {
+            let count = if atom.event() == own && explanation.site.at.is_none() {
                 let earlier = passes.iter().filter(|pass| pass.number < number && !removed.contains(&pass.step));
                 earlier.count() as u64
             } else {

@@ -34,12 +34,28 @@ pub enum Warning {
         /// The executions.
         traces: Vec<ExecutionId>,
     },
+    /// Inside a response stream the number alone tells passes apart: marks are no events, so nothing counts them.
+    StreamNumber,
+    /// The target's call overlaps another one: which of them reaches its place in the stream first cannot be told from
+    /// these traces.
+    StreamOrder {
+        /// The executions.
+        traces: Vec<ExecutionId>,
+    },
+    /// Traces do not tell how many bytes a response has.
+    StreamBytes,
     /// Another fault of the plan may keep this atom from becoming true.
     Falsifiable {
         /// The fault whose guard it is, by position in the plan.
         fault: usize,
         /// The atom.
         atom: Atom,
+    },
+    /// The guard of this fault, by position, holds only if the plan's other faults fire: it waits for an answer that one of
+    /// them makes.
+    RestsOnFaults {
+        /// Its position in the plan.
+        fault: usize,
     },
     /// Another fault of the plan may keep earlier passes from being counted: the number alone decides.
     OwnEventFalsifiable,
@@ -74,8 +90,23 @@ impl fmt::Display for Warning {
                 "in {} traces the passes go through several instances: the order in which an arbiter sees them may differ",
                 traces.len()
             ),
+            Warning::StreamNumber => {
+                f.write_str("inside a response the number alone tells passes apart: no event is counted there")
+            }
+            Warning::StreamOrder { traces } => write!(
+                f,
+                "in {} traces the target's call overlaps another one: their order inside the responses is not on record",
+                traces.len()
+            ),
+            Warning::StreamBytes => f.write_str("traces do not tell whether a response has that many bytes"),
             Warning::Falsifiable { fault, atom } => {
                 write!(f, "`{atom}` of fault {fault} may not become true when the plan's other faults fire")
+            }
+            Warning::RestsOnFaults { fault } => {
+                write!(
+                    f,
+                    "fault {fault} waits for an answer that another fault of the plan makes: it fires after that one"
+                )
             }
             Warning::OwnEventFalsifiable => {
                 f.write_str("the plan's other faults may hit earlier passes: the number alone decides which is meant")

@@ -24,7 +24,7 @@ fn counted(event: &Event) -> CountedEvent {
 }
 
 /// A target on some call of the tree that has a caller, taken from `seed`.
-fn some_target(sims: &[Simulated], random: &mut Random) -> Option<(Target, u32)> {
+pub(crate) fn some_target(sims: &[Simulated], random: &mut Random) -> Option<(Target, u32)> {
     let calls: Vec<_> = sims[0].trace.calls.iter().filter(|call| call.caller.is_some()).collect();
     let call = calls.get(random.below(calls.len().max(1) as u64) as usize)?;
     let phase = if random.one_in(2) { Phase::Request } else { Phase::Response };
@@ -49,7 +49,7 @@ fn instant(target: &Target) -> EventKind {
 }
 
 /// The messages of the target in the order of true time. With one instance of the caller that is their order there.
-fn passes(sim: &Simulated, target: &Target) -> Vec<Happened> {
+pub(crate) fn passes(sim: &Simulated, target: &Target) -> Vec<Happened> {
     let is = |(id, event): &&Happened| {
         let call = sim.trace.call(*id).unwrap();
         *event == instant(target) && ApiRef::Api(call.api.clone()) == target.api && call.caller == target.caller
@@ -57,7 +57,7 @@ fn passes(sim: &Simulated, target: &Target) -> Vec<Happened> {
     sim.by_time.iter().filter(is).copied().collect()
 }
 
-fn all_events(sims: &[Simulated]) -> BTreeSet<Event> {
+pub(crate) fn all_events(sims: &[Simulated]) -> BTreeSet<Event> {
     sims.iter()
         .flat_map(|sim| {
             sim.by_time.iter().map(|(id, event)| {
@@ -102,7 +102,7 @@ fn definition(
 }
 
 /// The size of a smallest hitting set, by trying all sets of each size.
-fn smallest(elements: usize, clauses: &[BTreeSet<usize>]) -> Option<usize> {
+pub(crate) fn smallest(elements: usize, clauses: &[BTreeSet<usize>]) -> Option<usize> {
     fn hit(from: usize, left: usize, elements: usize, open: Vec<&BTreeSet<usize>>) -> bool {
         if open.is_empty() {
             return true;

@@ -298,3 +298,17 @@ fn an_explanation_of_a_faulted_trace_counts_the_swallowed_answer() {
     let shown = aftershock_generate::explain::explain(&tfic, &Default::default(), &[trace]).unwrap();
     assert_eq!(shown.traces[0].passes.len(), 3);
 }
+
+#[test]
+fn an_order_is_made_to_happen_by_holding_and_letting_go() {
+    let mut request = Request::new(target("risk fig2.Risk/Check", 1, Phase::Response), Fault::Release);
+    request.pattern = Some(Pattern::OrderSensitive);
+    request.competing = vec![patterns::competing(api("user fig2.User/CreateUser"), None)];
+    let traces = traces(&signup(), 10);
+    assert_eq!(synthesize(&request, &traces).unwrap_err(), GenerateError::Release);
+    request.hold = hold();
+    let found = synthesize(&request, &traces).unwrap();
+    assert_eq!(found.tfic.fault, Fault::Release);
+    assert_eq!(found.tfic.guard.to_string(), "After(response-received(ok) of user fig2.User/CreateUser at signup ≥ 1)");
+    assert!(found.explanation.traces.iter().all(|t| matches!(t.passes[0].fate, Fate::FiresHeld { .. })));
+}

@@ -7,4 +7,5 @@ mod definitions;
 mod fixtures;
 mod hitting_set;
 mod plans;
+mod streams;
 mod support;

@@ -49,6 +49,9 @@ fn what_another_fault_may_keep_from_happening_is_left_out() {
     // A delay lets everything after it come later, the target too.
     request.other_faults[0].fault = Fault::Delay("1s".parse().unwrap());
     assert_eq!(synthesize(&request, &traces(&shop(), 10)).unwrap().tfic.guard, alone.tfic.guard);
+    // So does a message that is held and let go.
+    request.other_faults[0].fault = Fault::Release;
+    assert_eq!(synthesize(&request, &traces(&shop(), 10)).unwrap().tfic.guard, alone.tfic.guard);
 }
 
 #[test]
@@ -175,4 +178,87 @@ fn a_plan_by_hand_is_checked_before_anything_is_armed() {
     let first = tfic(target(PRICE, Occurrence::Number(1), Phase::Response), Fault::Abort, vec![]);
     let checked = validate::plan(&plan(vec![first, good]), &traces).unwrap();
     assert!(matches!(&checked.warnings[..], [Warning::Falsifiable { fault: 1, .. }]), "{:?}", checked.warnings);
+}
+
+#[test]
+fn the_answer_that_one_fault_makes_is_an_event_for_the_guard_of_another() {
+    let traces = traces(&shop(), 3);
+    for phase in [Phase::Request, Phase::Response] {
+        let broken = tfic(target(PRICE, Occurrence::Number(1), phase), Fault::Abort, vec![]);
+        let mut failed = patterns::competing(api(PRICE), None);
+        failed.outcome = OutcomeFilter::Error;
+        let after = tfic(target(ITEM, Occurrence::Number(2), Phase::Response), Fault::Drop, vec![failed]);
+        // On its own it waits for an error that no trace has.
+        let error = validate::plan(&plan(vec![after.clone()]), &traces).unwrap_err();
+        assert!(matches!(error, GenerateError::FalseAtTarget { count: 0, .. }), "{error}");
+        let checked = validate::plan(&plan(vec![broken.clone(), after.clone()]), &traces).unwrap();
+        assert_eq!(checked.warnings, [Warning::RestsOnFaults { fault: 1 }]);
+        assert!(checked.explanations[1].traces.iter().all(|trace| trace.fires == Some(2)));
+        // A fault that makes no answer gives nothing to wait for.
+        let lost = Tfic { fault: Fault::Drop, ..broken };
+        assert!(validate::plan(&plan(vec![lost, after]), &traces).is_err());
+    }
+}
+
+#[test]
+fn a_group_as_competing_event_pools_the_answers_of_its_members() {
+    let mut request = Request::new(target(ITEM, Occurrence::Number(2), Phase::Response), Fault::Drop);
+    request.groups.insert("both".to_owned(), [api(ITEM), api(PRICE)].into());
+    let both = |count| {
+        let api = ApiRef::Group("both".to_owned());
+        let event = EventKind::ResponseReceived;
+        Atom::new(Event { event, api, caller: None, outcome: OutcomeFilter::Ok }, count)
+    };
+    request.competing = vec![both(2)];
+    let found = synthesize(&request, &traces(&shop(), 5)).unwrap();
+    assert_eq!(
+        found.tfic.guard.to_string(),
+        format!("After(response-received(ok) of group:both at front ≥ 2 ∧ response-received of {ITEM} at front ≥ 1)")
+    );
+    assert!(found.explanation.traces.iter().all(|trace| trace.passes[1].counts == [2, 1]));
+    request.competing = vec![both(3)];
+    let error = synthesize(&request, &traces(&shop(), 5)).unwrap_err();
+    assert!(matches!(error, GenerateError::FalseAtTarget { count: 2, .. }), "{error}");
+    // The same by hand; the group must be the plan's.
+    let by_hand = tfic(target(ITEM, Occurrence::Number(2), Phase::Response), Fault::Drop, vec![both(2)]);
+    let mut plan = plan(vec![by_hand]);
+    assert!(matches!(validate::plan(&plan, &traces(&shop(), 2)), Err(GenerateError::Group(_))));
+    plan.groups = request.groups.clone();
+    let checked = validate::plan(&plan, &traces(&shop(), 2)).unwrap();
+    assert!(checked.explanations[0].traces.iter().all(|trace| trace.fires == Some(2)));
+}
+
+#[test]
+fn an_open_target_on_a_group_is_told_by_what_is_not_of_the_group() {
+    let quote = "quote t.Quote/Get";
+    let root = call("front GET /", 10, vec![leaf(ITEM, 10), leaf(PRICE, 10), leaf(quote, 10), leaf(PRICE, 10)]);
+    let mut request = Request::new(target(ITEM, Occurrence::First, Phase::Request), Fault::Abort);
+    request.target.api = ApiRef::Group("lookups".to_owned());
+    request.groups.insert("lookups".to_owned(), [api(ITEM), api(PRICE)].into());
+    request.pass = Some(3);
+    let found = synthesize(&request, &traces(&root, 10)).unwrap();
+    assert_eq!(found.tfic.guard.to_string(), format!("After(request-sent of {quote} at front ≥ 1)"));
+    // Members that different services call have no one caller.
+    let nested = call("back t.Back/Do", 10, vec![leaf(PRICE, 10)]);
+    let root = call("front GET /", 10, vec![leaf(ITEM, 10), Todo::Call(nested)]);
+    request.target.k = Occurrence::Number(1);
+    let error = synthesize(&request, &traces(&root, 2)).unwrap_err();
+    assert!(matches!(error, GenerateError::AmbiguousCaller { .. }), "{error}");
+}
+
+#[test]
+fn the_arbiter_counts_the_targets_own_event_whoever_is_named_as_caller_and_by_outcome() {
+    let mid = || Todo::Call(call("mid t.Mid/Do", 100, vec![leaf(ITEM, 100)]));
+    let root = call("front GET /", 10, (0..6).map(|_| mid()).collect());
+    let traces: Vec<Trace> =
+        (0..10).map(|seed| simulate_as(&root, seed, Course { replicas: 3, parked: None }).trace).collect();
+    assert!(traces.iter().any(|trace| trace.calls.iter().filter(|call| call.api == api(ITEM)).count() == 6));
+    let own = |outcome| {
+        let event = EventKind::ResponseReceived;
+        Atom::new(Event { event, api: ApiRef::Api(api(ITEM)), caller: None, outcome }, 3)
+    };
+    for (outcome, fires) in [(OutcomeFilter::Any, true), (OutcomeFilter::Ok, true), (OutcomeFilter::Error, false)] {
+        let by_hand = tfic(target(ITEM, Occurrence::Number(4), Phase::Response), Fault::Drop, vec![own(outcome)]);
+        assert_eq!(validate::plan(&plan(vec![by_hand]), &traces).is_ok(), fires, "{outcome:?}");
+    }
 }
