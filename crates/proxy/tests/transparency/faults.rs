@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use aftershock_proxy::exchange::{Act, Made, Resume, Verdict};
+use aftershock_proxy::exchange::{Act, Made, Mark, Marks, Resume, Verdict};
 
 use crate::support::sidecar::{Board, Point, Sidecar};
 use crate::support::wire::{Ended, HANG, Origin, Seen, Step, Untouched, client, connect, follow, send, until};
@@ -142,8 +142,11 @@ fn an_aborted_response_keeps_both_connections() {
 
 #[test]
 fn a_parked_message_goes_on_when_somebody_says_so() {
-    for point in [Point::Request, Point::Response, Point::End] {
-        let board = Board::default().at(point, Verdict::Park);
+    for point in [Point::Request, Point::Response, Point::Mark, Point::End] {
+        let mut board = Board::default().at(point, Verdict::Park);
+        if point == Point::Mark {
+            board = board.at(Point::Response, Verdict::Watch(Marks::from_slice(&[Mark::Bytes(1)])));
+        }
         let origin = Origin::start(vec![vec![until("once"), send(OK), Step::End]]);
         let sidecar = Sidecar::recording(&[origin.address], &board);
         let stream = connect(sidecar.address);
@@ -151,6 +154,7 @@ fn a_parked_message_goes_on_when_somebody_says_so() {
         board.wait(match point {
             Point::Request => "1.1 request POST /charge",
             Point::Response => "1.1 response 200",
+            Point::Mark => "1.1 reached Bytes(1)",
             Point::End => "1.1 end",
         });
         sidecar.resume(1, 1, Resume::Pass);

@@ -2,7 +2,7 @@
 
 `serve` prints the port it listens on and serves until its input ends; `call ADDRESS` makes one call of each kind and prints
 what the application sees of it: messages, metadata, status; `try ADDRESS SECONDS` makes one call and prints its status,
-and that of a second one on the same channel. Needs the Debian package python3-grpcio.
+and that of a second one on the same channel; `stream ADDRESS METHOD` does so with a call of several messages. Needs the Debian package python3-grpcio.
 """
 
 import sys
@@ -68,6 +68,13 @@ def endless(request, context):
         pass
 
 
+def ticks(request, context):
+    """Goes on until somebody ends it."""
+    context.add_callback(CANCELLED.set)
+    while not CANCELLED.wait(0.01):
+        yield b"tick"
+
+
 def was_cancelled(request, context):
     return b"yes" if CANCELLED.wait(10) else b"no"
 
@@ -81,7 +88,7 @@ def slow(request, context):
 
 UNARY = {"Unary": unary, "Refuse": refuse, "Metadata": metadata, "LargeTrailers": large_trailers,
          "WasCancelled": was_cancelled, "Slow": slow}
-STREAM = {"Count": count, "FailMidway": fail_midway, "Endless": endless}
+STREAM = {"Count": count, "FailMidway": fail_midway, "Endless": endless, "Ticks": ticks}
 
 
 def serve():
@@ -179,10 +186,40 @@ def try_once(address, seconds):
     channel.close()
 
 
+def stream(address, name):
+    channel = grpc.insecure_channel(address, options=OPTIONS)
+    got, asked = [], threading.Semaphore(1)
+
+    def requests():
+        for number in range(50):
+            asked.acquire()
+            yield b"%d" % number
+
+    if name == "Echo":
+        made = channel.stream_stream("/test.Peer/Echo")(requests())
+    else:
+        made = channel.unary_stream(f"/test.Peer/{name}")(b"50")
+    try:
+        for message in made:
+            got.append(message)
+            asked.release()
+    except grpc.RpcError:
+        pass
+    asked.release()
+    show(name, got, made.code().name, made.details())
+    if name == "Ticks":
+        show("WasCancelled", channel.unary_unary("/test.Peer/WasCancelled")(b"", wait_for_ready=True))
+    channel.unary_unary("/test.Peer/Metadata")(b"", wait_for_ready=True)
+    show("Metadata", "OK")
+    channel.close()
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve()
     elif sys.argv[1] == "try":
         try_once(sys.argv[2], float(sys.argv[3]))
+    elif sys.argv[1] == "stream":
+        stream(sys.argv[2], sys.argv[3])
     else:
         call(sys.argv[2])

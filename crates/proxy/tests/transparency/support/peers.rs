@@ -158,6 +158,12 @@ pub(crate) fn grpc_try(server: SocketAddr, timeout: Duration) -> String {
     grpc_client(&["try", &server.to_string(), &timeout.as_secs_f64().to_string()])
 }
 
+/// Makes one call of a streaming method and then one of `Metadata` on the same channel; reports the messages and the status
+/// of the first, whether its server noticed, and the status of the second, one per line.
+pub(crate) fn grpc_stream(server: SocketAddr, method: &str) -> String {
+    grpc_client(&["stream", &server.to_string(), method])
+}
+
 fn grpc_client(arguments: &[&str]) -> String {
     let out = Command::new(PYTHON).arg(support("grpc_peer.py")).args(arguments).output().expect("python runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aftershock_proxy::exchange::{
-    Closed, Decider, Edits, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId, Tail,
-    Verdict,
+    Closed, Decider, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, Resume,
+    StreamId, Tail, Verdict,
 };
 use aftershock_proxy::link::{Listener, Router, Stop, serve};
 use tokio::sync::mpsc;
@@ -23,6 +23,7 @@ use super::wire::HANG;
 pub(crate) enum Point {
     Request,
     Response,
+    Mark,
     End,
 }
 
@@ -34,6 +35,7 @@ pub(crate) struct Board(Arc<(Mutex<Notes>, Condvar)>);
 pub(crate) struct Notes {
     pub(crate) log: Vec<String>,
     verdicts: HashMap<Point, Verdict>,
+    end_of_requests: Edits,
     /// The text that a request's note must contain for verdicts to hold for its exchange.
     only: String,
     /// Resumes that become ready when a note with this text is written.
@@ -56,6 +58,12 @@ impl Board {
     /// Verdicts are for requests whose note contains this text.
     pub(crate) fn only(self, text: &str) -> Self {
         self.notes().only = text.into();
+        self
+    }
+
+    /// Every request's end gets these edits.
+    pub(crate) fn stamping_ends_of_requests(self, edits: Edits) -> Self {
+        self.notes().end_of_requests = edits;
         self
     }
 
@@ -133,13 +141,24 @@ impl Interceptor for Calls<'_> {
         self.verdict(stream, Point::Response)
     }
 
+    fn request_end(&mut self, stream: StreamId, trailers: Option<&Fields<'_>>) {
+        for (name, value) in trailers.iter().flat_map(|trailers| &trailers.0) {
+            self.note(stream, &format!("request trailer {}: {}", name.escape_ascii(), value.escape_ascii()));
+        }
+    }
+
+    fn reached(&mut self, stream: StreamId, mark: Mark) -> Verdict {
+        self.note(stream, &format!("reached {mark:?}"));
+        self.verdict(stream, Point::Mark)
+    }
+
     fn response_end(&mut self, stream: StreamId, _: &Tail<'_>) -> Verdict {
         self.note(stream, "end");
         self.verdict(stream, Point::End)
     }
 
-    fn stamp(&mut self, _: StreamId, _: Part) -> Edits {
-        Edits::new()
+    fn stamp(&mut self, _: StreamId, part: Part) -> Edits {
+        if part == Part::RequestEnd { self.board.notes().end_of_requests.clone() } else { Edits::new() }
     }
 
     fn refused(&mut self, stream: StreamId, why: Refusal) {
