@@ -8,7 +8,9 @@ use aftershock_control::scenario::{ExpectedOracle, FaultExpectation, TemporalFau
 use aftershock_core::duration::Interval;
 use aftershock_core::event::{ApiRef, OutcomeFilter};
 use aftershock_core::name::{Api, Service, nearest};
-use aftershock_core::plan::{Atom, ErrorAnswer, Fault, Hold, Occurrence, Pattern, Phase, Plan, Target, Tfic};
+use aftershock_core::plan::{
+    Atom, ErrorAnswer, Fault, Hold, Occurrence, Pattern, Phase, Plan, StreamPoint, Target, Tfic,
+};
 use aftershock_core::trace::Trace;
 use aftershock_generate::site::Groups;
 use aftershock_generate::{Request, Synthesis, acting_side, patterns, synthesize};
@@ -48,7 +50,10 @@ pub(crate) struct Generate {
     /// Only a message with this outcome.
     #[arg(long, value_enum, default_value_t = OutcomeArgument::Any)]
     outcome: OutcomeArgument,
-    /// `drop`, `reset`, `abort`, `delay=100ms`, `error=STATUS`.
+    /// Where in a response of several messages: `head`, `message=2` or `bytes=100`.
+    #[arg(long = "at", value_name = "PLACE", value_parser = place)]
+    inside: Option<StreamPoint>,
+    /// `drop`, `reset`, `abort`, `delay=100ms`, `error=STATUS`, with `--hold` also `release`.
     #[arg(long, default_value = "drop", value_parser = kind_of_fault)]
     fault: Fault,
     /// Which situation to make.
@@ -64,7 +69,7 @@ pub(crate) struct Generate {
     #[arg(long, value_enum, default_value_t = OracleArgument::Held)]
     expect: OracleArgument,
     /// Solve the guards of this fault file anew, and keep the rest of it.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["caller", "phase", "k", "pass", "outcome", "fault", "pattern", "after", "hold", "expect"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["caller", "phase", "k", "pass", "outcome", "inside", "fault", "pattern", "after", "hold", "expect"])]
     from: Option<PathBuf>,
     /// Take clean traces from this file (`aftershock record --out`) instead of the controller.
     #[arg(long, value_name = "FILE")]
@@ -119,13 +124,24 @@ fn occurrence(text: &str) -> Result<Occurrence, String> {
     }
 }
 
+fn place(text: &str) -> Result<StreamPoint, String> {
+    let found = match text.split_once('=') {
+        None if text == "head" => Some(StreamPoint::Head),
+        Some(("message", n)) => n.parse().ok().filter(|n| *n > 0).map(StreamPoint::Message),
+        Some(("bytes", n)) => n.parse().ok().map(StreamPoint::Bytes),
+        _ => None,
+    };
+    found.ok_or_else(|| "expected head, message=N from 1, or bytes=N".to_owned())
+}
+
 fn kind_of_fault(text: &str) -> Result<Fault, String> {
-    let expected = || "expected drop, reset, abort, delay=100ms or error=STATUS".to_owned();
+    let expected = || "expected drop, reset, abort, release, delay=100ms or error=STATUS".to_owned();
     match text.split_once('=') {
         None => match text {
             "drop" => Ok(Fault::Drop),
             "reset" => Ok(Fault::Reset(Default::default())),
             "abort" => Ok(Fault::Abort),
+            "release" => Ok(Fault::Release),
             _ => Err(expected()),
         },
         Some(("delay", time)) => time.parse().map(Fault::Delay).map_err(|error| format!("{error}")),
@@ -220,7 +236,7 @@ impl Generate {
             k: self.k,
             phase,
             outcome,
-            at: None,
+            at: self.inside,
             post_effect: pattern == Some(Pattern::PostEffect),
             api: ApiRef::Api(api.clone()),
         };
