@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use aftershock_core::id::CallId;
+use aftershock_core::id::{CallId, Token};
 use aftershock_core::plan::{Fault, Phase};
 use aftershock_core::span::PassedBy;
 use aftershock_core::wire::{Ask, FromSidecar, Ruling};
@@ -156,7 +156,7 @@ impl Sidecar {
 
     /// Whether the granted fault can happen now. More may have come to pass since the question: a number in doubt, another
     /// fault, the end of the rule.
-    fn use_of_grant(&self, id: ExchangeId, key: Key, wait: &Wait, others: &[Wait]) -> Result<(), PassedBy> {
+    fn use_of_grant(&mut self, id: ExchangeId, key: Key, wait: &Wait, others: &[Wait]) -> Result<(), PassedBy> {
         match self.judge_wait(id, key, wait) {
             Judgement::Fire => {}
             Judgement::PassBy(why) => return Err(why),
@@ -166,10 +166,11 @@ impl Sidecar {
         let delays = |fault: &Fault| matches!(fault, Fault::Delay(_));
         let round = self.rounds.get(key.token);
         let parks = round.and_then(|round| round.rules.get(wait.rule)).is_some_and(|a| delays(&a.rule.tfic.fault));
-        match parks && !self.has_place(key, wait, others) {
-            true => Err(PassedBy::ParkedLimit),
-            false => Ok(()),
+        if parks && !self.has_place(key, wait, others) {
+            self.no_place(key.token);
+            return Err(PassedBy::ParkedLimit);
         }
+        Ok(())
     }
 
     /// Whether a message has a place among the parked ones, or can get one.
@@ -199,7 +200,7 @@ impl Sidecar {
             return Err(why);
         }
         if !self.has_place(key, wait, others) {
-            self.no_place();
+            self.no_place(key.token);
             return Err(PassedBy::ParkedLimit);
         }
         wait.on = On::Chance { asked: *asked };
@@ -235,10 +236,17 @@ impl Sidecar {
         self.rounds.get(key.token)?.rules.iter().position(|armed| armed.rule.index == rule)
     }
 
-    /// A message goes on that was to be parked.
-    pub(super) fn no_place(&mut self) {
+    /// A message goes on that was to be parked. Each is counted, the first of a round is told.
+    pub(super) fn no_place(&mut self, token: Token) {
         self.counters.ignored(Ignored::ParkedLimit);
-        tracing::warn!("no place to park a message: the round's `max_parked` is reached at this sidecar");
+        if let Some(round) = self.rounds.get_mut(token)
+            && !std::mem::replace(&mut round.was_full, true)
+        {
+            tracing::warn!(
+                max_parked = round.max_parked,
+                "no place to park a message of a round: it goes on unfaulted"
+            );
+        }
     }
 
     /// A parked message waits for this from now on; for nothing: it goes on.
@@ -246,7 +254,7 @@ impl Sidecar {
         if waits.is_empty() {
             self.release(id);
         } else {
-            self.set_stage(id, Stage::Waiting { phase, waits });
+            self.set_waits(id, phase, waits);
         }
     }
 }

@@ -259,12 +259,22 @@ impl Sidecar {
         for at in waits.iter().filter_map(|wait| wait.deadline) {
             self.set_timer(id, at);
         }
-        self.set_stage(id, Stage::Waiting { phase, waits });
         if let Some(execution) = self.executions.get_mut(key) {
             execution.held.push(id);
-            // Judged on arrival, before it would count itself.
+        }
+        self.set_waits(id, phase, waits);
+    }
+
+    /// A parked message waits for this from now on.
+    pub(super) fn set_waits(&mut self, id: ExchangeId, phase: Phase, waits: SmallVec<[Wait; 1]>) {
+        // What grows decides nothing for those that only wait for an answer.
+        let depends = waits.iter().any(|wait| !matches!(wait.on, On::Answer { .. }));
+        let key = self.call(id).and_then(|call| call.key).filter(|_| depends);
+        if let Some((key, execution)) = key.and_then(|key| Some((key, self.executions.get(key)?))) {
+            // Judged just now, before it would count itself.
             self.holding.entry(key).or_insert(execution.version);
         }
+        self.set_stage(id, Stage::Waiting { phase, waits });
     }
 
     /// Nothing of this exchange is held any longer.

@@ -265,7 +265,7 @@ impl Sidecar {
             call.passes.push(Pass { rule: armed.rule.index, k, clock: execution.knowledge.clock, passed_by });
         }
         if full {
-            self.no_place();
+            self.no_place(key.token);
         }
         let mut may_be_granted = false;
         for (at, found) in questions {

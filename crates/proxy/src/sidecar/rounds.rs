@@ -39,6 +39,8 @@ pub(crate) struct Round {
     /// Messages that a `hold` or a `delay` keeps. Those that only wait for the arbiter's answer are none: they go on by
     /// themselves within `arbiter_timeout`, and to refuse one a place would cost it its number.
     pub(crate) parked: usize,
+    /// A message found no place.
+    pub(crate) was_full: bool,
     /// Executions born before this one were not seen from their beginning with these rules.
     pub(crate) since: u64,
     /// Set by an eviction: executions born from here on may be forgotten ones.
@@ -65,6 +67,7 @@ impl Round {
             arbiter_timeout: arm.arbiter_timeout,
             max_parked: arm.max_parked,
             parked: 0,
+            was_full: false,
             since,
             until: None,
         }

@@ -300,6 +300,25 @@ fn a_pass_without_an_answer_goes_on_and_ends_the_rule_in_its_execution() {
 }
 
 #[test]
+fn a_grant_in_time_for_a_rule_that_another_pass_gave_up_is_handed_back() {
+    let mut shop = Shop::armed(&[arbitrated(PAY, Occurrence::Number(2), Phase::Request, Fault::Drop)]);
+    shop.send();
+    shop.net.pass_time(ALMOST);
+    let (second, _) = shop.send();
+    let asks = shop.net.asked("checkout#1");
+    shop.net.pass_time(ARBITER_TIMEOUT - ALMOST);
+    is_through(&mut shop.net);
+    assert_eq!(shop.said(), [given_up(&asks[0])]);
+    shop.rule_on(&asks[0], 1, Ruling::Number);
+    assert!(shop.net.resumed().is_empty(), "the second waits for its own answer");
+    shop.rule_on(&asks[1], 2, Ruling::Grant);
+    is_through(&mut shop.net);
+    assert_eq!(shop.said(), [handed_back(&asks[1])]);
+    let pass = shop.ended(&second).passes.remove(0);
+    assert_eq!((pass.k, pass.passed_by), (Some(2), Some(PassedBy::Spent)));
+}
+
+#[test]
 fn a_grant_for_a_caller_that_has_gone_is_handed_back_and_ends_the_rule() {
     let mut shop = Shop::armed(&[third(Phase::Request, Fault::Drop)]);
     let (leg, _) = shop.send();

@@ -135,3 +135,23 @@ fn a_round_with_too_many_executions_forgets_the_idlest_and_stops_acting_on_new_o
     let call = net.call("checkout", "payment", charge().within(&busy));
     assert_eq!(net.answer(&call, Response::grpc(0)), Passage::Dropped, "one with an open call was not forgotten");
 }
+
+#[test]
+fn an_eviction_marks_the_token_and_arming_anew_does_not_clear_it() {
+    for evicts in [false, true] {
+        let (mut net, _) = armed(&[drop_response(Occurrence::First)]);
+        for _ in 0..MAX_PER_TOKEN - 1 + usize::from(evicts) {
+            let (leg, passage) = net.come_in("checkout", tagged(Request::http("POST", "/buy")));
+            passage.through();
+            net.response(&leg, Response::http(200)).through();
+        }
+        // Of what was forgotten nobody knows any more that it had begun before.
+        net.arm(&[drop_response(Occurrence::First)], &[]);
+        net.sidecar("checkout").executions.release(ROUND);
+        net.sidecar("checkout").executions.hold(ROUND);
+        let seen = net.come_in("checkout", tagged(Request::http("POST", "/buy"))).1.through();
+        let call = net.call("checkout", "payment", charge().within(&seen));
+        let passage = net.answer(&call, Response::grpc(0));
+        assert_eq!(passage == Passage::Dropped, !evicts, "{passage:?}");
+    }
+}

@@ -53,6 +53,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
         Just(Fault::Drop),
         Just(Fault::Reset(Default::default())),
         Just(Fault::Abort),
+        Just(Fault::Release),
     ];
     let one = (fault, any::<bool>(), any::<bool>(), 0..4_u32, 0..3_u64, any::<bool>(), 1..3_u32);
     let rule = one.prop_map(|(fault, grpc, response, k, count, hold, limit)| {
@@ -67,6 +68,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
             };
             rule.tfic.guard.after = vec![Atom::new(atom, count)];
         }
+        let hold = hold || rule.tfic.fault == Fault::Release;
         rule.tfic.hold = hold.then(|| Hold { deadline: Duration::from_secs(1).into() });
         rule.tfic.max_injections = MaxInjections::Limited(limit);
         rule
