@@ -139,7 +139,8 @@ pub enum Act {
     Reset {
         /// HTTP/2 error code (RFC 9113 §7); ignored on HTTP/1.
         code: u32,
-        /// HTTP/2: a TCP RST of the application's connection, with everything on it.
+        /// HTTP/2: a TCP RST of the application's connection, with everything on it; all its exchanges are closed
+        /// [`Closed::ByFault`], and the upstream's connection ends in order.
         connection: bool,
     },
     /// Answer with a response the sidecar made. At the request: nothing goes upstream. At the response: the upstream's
@@ -240,7 +241,8 @@ pub trait Interceptor {
     /// A complete request head has arrived from the application side of the link.
     fn request(&mut self, stream: StreamId, head: &RequestHead<'_>) -> Verdict;
 
-    /// A request that did not end with its head has arrived to its end.
+    /// A request that did not end with its head has arrived to its end; on HTTP/2 perhaps while its head is parked. Not
+    /// called for a CONNECT, nor for a request that a fault replaced or that was answered to the end before.
     fn request_end(&mut self, _stream: StreamId, _trailers: Option<&Fields<'_>>) {}
 
     /// A final response head has arrived from the upstream.
@@ -264,7 +266,8 @@ pub trait Interceptor {
     /// The exchange is over.
     fn closed(&mut self, stream: StreamId, how: Closed);
 
-    /// Fields of a response head or of trailers that came after the application had given up the exchange.
+    /// Fields of a response head or of trailers that came after the application had given up the exchange. Only HTTP/2
+    /// editors hear of them: HTTP/1 cuts the upstream's connection.
     fn late(&mut self, _stream: StreamId, _fields: &Fields<'_>) {}
 }
 

@@ -11,6 +11,7 @@
 //!   SETTINGS before anything this editor makes (RFC 9113 §3.4).
 //! * Every header block is decoded, whatever becomes of its stream, so the compression contexts stay in step.
 //! * No window is overrun at either receiver, and no credit is lost (module `flow`).
+//! * Bodies are looked into only where a verdict asked for it.
 //! * [`Interceptor::closed`] comes exactly once per [`Interceptor::request`]; malformed messages (RFC 9113 §8.1.1) get
 //!   RST_STREAM and no call at all.
 //! * The output does not depend on how the input was split.
@@ -25,6 +26,11 @@
 //!   from a peer that does not read.
 //! * A response that is replaced is drained, so that the upstream ends its work undisturbed, until [`DRAIN_LIMIT`] or until
 //!   the upstream's SETTINGS_MAX_CONCURRENT_STREAMS needs its place; a request still going up is cancelled.
+//! * A response that a decision watches passes frame by frame like any other, but for a frame with a mark in it: that is cut
+//!   there. A mark is reached when all before it has been written, so the end of a response with marks is judged when it
+//!   is its turn, not when it came.
+//! * A fault in mid-body, unless it is a drop, cancels the upstream's stream: nobody is left to read it.
+//! * Of streams that the application gave up, the last 256 are remembered until their answer comes or is reset.
 //! * The last DATA of a response is held with its end: what waits at [`Interceptor::response_end`] is a whole frame.
 //! * A GOAWAY never names fewer streams than were answered or dropped here: the application must not take those for
 //!   unprocessed. New requests after it are for nobody and are ignored, as they would be by the upstream.

@@ -150,38 +150,48 @@ impl Link {
         if !stream.down.receive(octets) && settled && octets > 0 {
             return Err(Violation::new(code::FLOW_CONTROL_ERROR, "a stream's window is overrun"));
         }
+        // Most responses are nothing but forwarded.
+        let watched = stream.is_watched();
+        let (mut response, mut marked) = (stream.response, false);
         if octets == 0 && !end {
             self.upstream.spend()?;
         }
-        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
-        if let Some(messages) = &mut stream.messages {
-            messages.pass(data);
+        if watched {
+            self.look_into(id, data, decide);
+            let Some(stream) = self.streams.get(&id) else { return Ok(()) };
+            response = stream.response;
+            marked = stream.has_mark_in(data);
         }
-        if let Response::Withheld { limit } = stream.response
-            && let Some(why) = stream.overflows(data.len(), limit)
-        {
-            decide.refused(StreamId(id.into()), why);
-            self.set_response(id, Response::Passing);
-            self.flush(Way::Down, id, decide);
-        }
-        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
-        if let Response::Dropped { drained } = stream.response {
+        if let Response::Dropped { drained } = response {
             self.drop_data(id, drained + octets, end);
         } else if end {
             self.response_ends(id, End::Data { frame, data }, decide);
-        } else if stream.response == Response::Passing
-            && frame.stripped == 0
-            && !stream.has_mark_in(data)
-            && self.fits(Way::Down, id, octets)
-        {
+        } else if response == Response::Passing && !marked && frame.stripped == 0 && self.fits(Way::Down, id, octets) {
             self.spent(Way::Down, id, octets);
-            self.left(id, data);
+            if watched {
+                self.left(id, data);
+            }
             frame::put(&mut self.out.to_app, kind::DATA, frame.flags, id, frame.payload);
         } else {
             self.keep_data(Way::Down, id, data, false);
             self.flush(Way::Down, id, decide);
         }
         Ok(())
+    }
+
+    /// Count what has come of a body, and release a withheld one that is not what it was taken for.
+    fn look_into(&mut self, id: u32, content: &[u8], decide: &mut dyn Interceptor) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some(messages) = &mut stream.messages {
+            messages.pass(content);
+        }
+        if let Response::Withheld { limit } = stream.response
+            && let Some(why) = stream.overflows(content.len(), limit)
+        {
+            decide.refused(StreamId(id.into()), why);
+            self.set_response(id, Response::Passing);
+            self.flush(Way::Down, id, decide);
+        }
     }
 
     /// Body octets of a response have left that were never kept.

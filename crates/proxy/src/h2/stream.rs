@@ -257,6 +257,11 @@ impl Stream {
                 && self.down_queue.front().is_some_and(Part::ends))
     }
 
+    /// Whether what comes of the response's body is looked into.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.messages.is_some() || self.cursor.is_some() || matches!(self.response, Response::Withheld { .. })
+    }
+
     /// Why this withheld response cannot be kept back with `octets` more body octets, which are counted already.
     pub(crate) fn overflows(&self, octets: usize, limit: usize) -> Option<Refusal> {
         if self.messages.is_some_and(|messages| messages.begun() > 1) {
