@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use smallvec::smallvec;
 
 use super::*;
+use crate::exchange::Marks;
 
 /// Both peers in one process. Lines in: `A hex` and `U hex`, bytes for the application and for the upstream, and `.` to
 /// let both act; lines out: the same from them, and `.`; at the end `=` and what the application saw.
@@ -25,6 +26,7 @@ app.update_settings({S.INITIAL_WINDOW_SIZE: dice.choice([3000, 65535, 200000]), 
 up.update_settings({S.INITIAL_WINDOW_SIZE: dice.choice([3000, 65535]), S.MAX_CONCURRENT_STREAMS: 5, S.HEADER_TABLE_SIZE: dice.choice([0, 300, 4096])})
 todo = {}      # (connection, stream) -> [octets left, trailers]
 result, served, opened, acked = {}, {}, 0, False
+number, ends = {}, {}   # of the upstream's streams: the ordinal; by ordinal: what the trailers of the request say
 def feed(conn, data):
     for e in conn.receive_data(data):
         on(conn, e)
@@ -36,7 +38,7 @@ def on(conn, e):
         else: served[e.stream_id] += len(e.data)
         if e.flow_controlled_length: conn.acknowledge_received_data(e.flow_controlled_length, e.stream_id)
     elif isinstance(e, RequestReceived):
-        h = dict(e.headers); served[e.stream_id] = 0
+        h = dict(e.headers); served[e.stream_id] = 0; number[e.stream_id] = int(h['n'])
         assert h['aft'] == 'q', h
         if int(h['n']) % 7 == 3: up.send_headers(e.stream_id, [(':status', '103'), ('link', '</x>')])
         n = int(h['n'])
@@ -46,6 +48,7 @@ def on(conn, e):
             todo[(up, e.stream_id)] = [dice.choice([0, 5, 20000, 90000]), n % 2 == 0]
     elif isinstance(e, ResponseReceived): result[e.stream_id]['head'] = dict(e.headers)
     elif isinstance(e, TrailersReceived) and conn is app: result[e.stream_id]['trailers'] = dict(e.headers)
+    elif isinstance(e, TrailersReceived): ends[number[e.stream_id]] = dict(e.headers).get('aft', 'own')
     elif isinstance(e, StreamEnded) and conn is app: result[e.stream_id]['end'] = 'end'
     elif isinstance(e, StreamReset):
         if conn is app: result[e.stream_id].setdefault('end', 'reset %d' % e.error_code)
@@ -56,7 +59,7 @@ def act():
     if acked and opened < COUNT and app.open_outbound_streams < app.remote_settings.max_concurrent_streams and dice.random() < 0.7:
         s = app.get_next_available_stream_id(); n = opened; opened += 1
         size = dice.choice([None, 0, 10, 30000])
-        result[s] = {'n': n, 'body': 0}
+        result[s] = {'n': n, 'body': 0, 'upload': size is not None}
         app.send_headers(s, [(':method', 'POST'), (':scheme', 'http'), (':authority', 'svc'), (':path', '/p.S/M'), ('n', str(n))], end_stream=size is None)
         if size is not None: todo[(app, s)] = [size, n % 3 == 0]
     for (conn, s), t in list(todo.items()):
@@ -79,7 +82,7 @@ for line in sys.stdin:
     if line == '=':
         for s in sorted(result):
             r = result[s]; h = r.get('head', {})
-            print('=', r['n'], h.get(':status'), h.get('n'), h.get('aft'), r['body'], r.get('trailers', {}).get('grpc-status'), r.get('trailers', {}).get('aft'), r.get('end'))
+            print('=', r['n'], h.get(':status'), h.get('n'), h.get('aft'), r['body'], r.get('trailers', {}).get('grpc-status'), r.get('trailers', {}).get('aft'), r['upload'], ends.get(r['n']), r.get('end'))
         print('.', flush=True); continue
     if line != '.':
         feed(app if line[0] == 'A' else up, bytes.fromhex(line[2:])); continue
@@ -172,8 +175,17 @@ impl Interceptor for Faults {
             }
             4 | 5 => Verdict::Withhold { limit: 1 << 20 },
             6 => Verdict::Act(made(503, &[("made", "1")], &[b'm'; 20_000])),
+            7 => Verdict::Watch(Marks::from_slice(&[Mark::Bytes(4)])),
             _ => Verdict::Pass,
         }
+    }
+
+    fn reached(&mut self, stream: StreamId, _: Mark) -> Verdict {
+        if stream.0 / 2 % 16 == 7 {
+            return Verdict::Act(unavailable());
+        }
+        self.parked.push(stream);
+        Verdict::Park
     }
 
     fn response_end(&mut self, stream: StreamId, tail: &Tail<'_>) -> Verdict {
@@ -181,11 +193,12 @@ impl Interceptor for Faults {
         if stream.0 / 2 % 8 == 5 { Verdict::Act(unavailable()) } else { Verdict::Pass }
     }
 
-    fn stamp(&mut self, _: StreamId, part: Part) -> Edits {
+    fn stamp(&mut self, stream: StreamId, part: Part) -> Edits {
         match part {
             Part::Request => smallvec![Edit::Set("aft", "q".into())],
             Part::Response => smallvec![Edit::Set("aft", "r".into())],
-            Part::RequestEnd => Edits::new(),
+            Part::RequestEnd if stream.0 / 2 % 4 == 0 => smallvec![Edit::Set("aft", "z".into())],
+            Part::RequestEnd => smallvec![Edit::Remove("grpc-status")],
             Part::ResponseEnd => smallvec![Edit::Set("aft", "e".into())],
         }
     }
@@ -238,12 +251,19 @@ fn converse(test: &str, seed: u64) -> bool {
     for line in &results[..24] {
         let words: Vec<&str> = line.split(' ').collect();
         let n: u64 = words[1].parse().unwrap();
-        let [status, origin, stamp, body, outcome, end_stamp] = words[2..8] else { panic!("{line}") };
+        let [status, origin, stamp, body, outcome, end_stamp, upload, request_end] = words[2..10] else {
+            panic!("{line}")
+        };
+        // Trailers of requests come where there is something in them, and only there.
+        assert_eq!(request_end, if n.is_multiple_of(4) && upload == "True" { "z" } else { "None" }, "{line}");
         match n % 8 {
             2 => assert_eq!((status, origin, body), ("200", "None", "0"), "{line}"),
             // A trailers-only answer has no end of its own to act on.
             5 if n % 6 != 5 => assert_eq!((status, origin, body), ("200", "None", "0"), "{line}"),
             6 => assert_eq!((status, origin, body), ("503", "None", "20000"), "{line}"),
+            7 if n == 7 && body != "0" => {
+                assert_eq!((status, origin, stamp, body, outcome), ("200", "7", "r", "4", "14"), "{line}");
+            }
             _ => {
                 assert_eq!((status, origin, stamp), ("200", words[1], "r"), "{line}");
                 if n % 6 != 5 {

@@ -863,7 +863,10 @@ fn random_frames_from_both_sides_never_panic_leak_or_close_twice() {
                 link.upstream_bytes(&bytes, &mut fate);
             }
             if let Some(stream) = fate.parked.pop() {
-                let act = fate.act(stream);
+                let act = match dice.below(20) {
+                    0 => Act::Reset { code: 2, connection: true },
+                    _ => fate.act(stream),
+                };
                 let resume = [Resume::Pass, Resume::Close, Resume::Act(act)][dice.below(3)].clone();
                 link.resume(StreamId(stream), resume, &mut fate);
             }
