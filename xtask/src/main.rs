@@ -4,6 +4,7 @@
 
 mod bench;
 mod ci;
+mod exactness;
 mod run;
 mod schemas;
 mod tidy;
@@ -35,6 +36,7 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    Exactness(exactness::Exactness),
     /// Measure. Figures are ratios within one run.
     Bench {
         #[command(subcommand)]
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Tidy => tidy::run(),
         Command::Schemas { check } => schemas::run(check),
+        Command::Exactness(exactness) => exactness::run(&exactness),
         Command::Bench { what } => bench::run(&what),
     };
     match done {

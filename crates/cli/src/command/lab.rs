@@ -1,6 +1,7 @@
 //! `aftershock lab`.
 
 mod evaluate;
+mod random;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -11,6 +12,7 @@ use aftershock_lab::{Propagation, Topology, up};
 use clap::{Args, Subcommand, ValueEnum};
 
 use self::evaluate::Evaluate;
+use self::random::Random;
 use super::AtControl;
 use crate::Ended;
 use crate::output;
@@ -20,6 +22,7 @@ use crate::output;
 pub(crate) enum Lab {
     Up(Up),
     Evaluate(Evaluate),
+    Random(Random),
 }
 
 /// Start every service of a topology and a sidecar for each, until Ctrl-C.
@@ -83,6 +86,7 @@ impl Lab {
         match self {
             Lab::Up(up) => up.run().await,
             Lab::Evaluate(evaluate) => super::until_interrupted(None, evaluate.run()).await,
+            Lab::Random(random) => super::until_interrupted(None, random.run()).await,
         }
     }
 }

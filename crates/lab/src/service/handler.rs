@@ -19,6 +19,7 @@ use super::payload::Caller;
 use crate::events::{Failure, Kind};
 use crate::expand::{self, Act};
 use crate::file::Join;
+use crate::random::SplitMix64;
 use crate::scalar::Status;
 use crate::topology::{Api, Params, Reaction, ServiceTime};
 
@@ -277,21 +278,13 @@ pub(crate) fn service_time(time: &ServiceTime, key: &str, index: usize) -> Durat
 
 /// A permutation of `0..n` that depends on the key alone: Fisher–Yates, fed by SplitMix64 from the key's FNV-1a hash.
 fn permutation(key: &str, n: usize) -> Vec<usize> {
-    let mut state = key
+    let seed = key
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    let mut next = move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
+    let mut random = SplitMix64::new(seed);
     let mut order: Vec<usize> = (0..n).collect();
     for last in (1..n).rev() {
-        // The high half of a 128-bit product: unbiased enough for n ≪ 2^64, and the same on every platform.
-        let pick = ((u128::from(next()) * (last as u128 + 1)) >> 64) as usize;
-        order.swap(last, pick);
+        order.swap(last, random.below(last + 1));
     }
     order
 }
