@@ -6,6 +6,7 @@ use std::time::Duration;
 use aftershock_control::scenario::{Scenario, TemporalFault};
 use aftershock_core::event::ApiRef;
 use aftershock_core::plan::Plan;
+use aftershock_lab::topology::Service;
 use aftershock_lab::truth::{Fate, Question, Window};
 use aftershock_lab::{RunningLab, Topology};
 use anyhow::{Context, bail};
@@ -109,7 +110,7 @@ impl Case<'_> {
         Ok(Topology::parse(self.topology.0, self.topology.1)?)
     }
 
-    /// The scenario, on the addresses of a running lab.
+    /// The scenario, on the addresses of a running lab; requests take the instances of its entry in turn.
     pub(crate) fn scenario(&self, lab: &RunningLab) -> anyhow::Result<Scenario> {
         let service = &lab.topology().services()[0].name;
         let Some(std::net::IpAddr::V4(address)) = lab.address(service).map(|address| address.ip()) else {
@@ -118,7 +119,16 @@ impl Case<'_> {
         let prefix = |[a, b, c]: [u8; 3]| format!("{a}.{b}.{c}.");
         let [a, b, c, _] = address.octets();
         let text = self.scenario.1.replace(&prefix(SUBNET), &prefix([a, b, c]));
-        Ok(Scenario::parse(self.scenario.0, &text)?)
+        let mut scenario = Scenario::parse(self.scenario.0, &text)?;
+        // Its file names the first instance of its entry.
+        let named: Vec<String> = scenario.entry.iter().map(ToString::to_string).collect();
+        let url = |address: std::net::SocketAddr| format!("http://{address}");
+        let is_entry = |service: &&Service| lab.address(&service.name).is_some_and(|first| named.contains(&url(first)));
+        if let Some(entry) = lab.topology().services().iter().find(is_entry) {
+            let all: Vec<String> = lab.addresses(&entry.name).into_iter().map(url).collect();
+            scenario.relocate(&all, &[])?;
+        }
+        Ok(scenario)
     }
 
     pub(crate) fn fault(&self) -> anyhow::Result<TemporalFault> {

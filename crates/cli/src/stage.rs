@@ -8,6 +8,7 @@ use aftershock_control::runner::{RoundOutcome, Runner};
 use aftershock_control::scenario::TemporalFault;
 use aftershock_control::server::{Controller, Options};
 use aftershock_core::name::nearest;
+use aftershock_core::wire::ARBITER_TIMEOUT;
 use aftershock_generate::Synthesis;
 use aftershock_lab::truth::Question;
 use aftershock_lab::{Propagation, Role, RunningLab, Topology, up};
@@ -31,11 +32,13 @@ pub(crate) struct Setting {
     pub(crate) replicas: NonZeroU16,
     /// Clean rounds of each case.
     pub(crate) rounds: u32,
+    /// How long a pass waits for the arbiter.
+    pub(crate) arbiter_timeout: Duration,
 }
 
 impl Default for Setting {
     fn default() -> Self {
-        Setting { propagation: None, replicas: NonZeroU16::MIN, rounds: 10 }
+        Setting { propagation: None, replicas: NonZeroU16::MIN, rounds: 10, arbiter_timeout: ARBITER_TIMEOUT }
     }
 }
 
@@ -125,8 +128,9 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn set(topology: Topology, setting: Setting) -> anyhow::Result<Stage> {
+        let options = Options { arbiter_timeout: setting.arbiter_timeout, ..Options::default() };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        let controller = Controller::start(listener, Options::default()).await?;
+        let controller = Controller::start(listener, options).await?;
         let url = format!("http://{}", controller.address());
         let mut options = command::lab_options()?;
         options.control = Some(url.clone());
@@ -143,7 +147,7 @@ impl Stage {
         let scenario = case.scenario(&self.lab)?;
         let mut fault = case.fault()?;
         scenario.check(&fault)?;
-        let runner = Runner::new(self.client.clone(), scenario);
+        let runner = command::runner(&self.client, scenario)?;
         let recording = Recording::make(&runner, rounds).await?;
         let synthesis = command::generate::resolve(&fault, 0, None, &recording.traces)?;
         fault.plan.faults[0] = synthesis.tfic.clone();

@@ -4,6 +4,8 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 
 use aftershock_control::api::Verdict;
+use aftershock_core::duration::Interval;
+use aftershock_core::wire::ARBITER_TIMEOUT;
 use aftershock_lab::{Load, Ordinary, Propagation};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -42,6 +44,9 @@ pub(crate) struct Evaluate {
     /// Which request of the topology they are, instead of the first or the case's own.
     #[arg(long, value_name = "NAME")]
     ordinary_request: Option<String>,
+    /// How long a pass waits for the arbiter, which numbers passes of services with several instances.
+    #[arg(long, value_name = "TIME", default_value_t = Interval(ARBITER_TIMEOUT))]
+    arbiter_timeout: Interval,
     /// Trace context that services hand on, instead of what the topology says.
     #[arg(long, value_enum)]
     propagation: Option<PropagationArgument>,
@@ -129,7 +134,8 @@ impl Evaluate {
             propagation: propagation.map_or("as shipped", Propagation::name).to_owned(),
             rows: Vec::new(),
         };
-        let setting = Setting { propagation, replicas: self.replicas, rounds: self.rounds };
+        let arbiter_timeout = self.arbiter_timeout.0;
+        let setting = Setting { propagation, replicas: self.replicas, rounds: self.rounds, arbiter_timeout };
         stage::rehearse(chosen, setting, async |rehearsal: Rehearsal<'_>| {
             report.rows.push(self.case(&rehearsal).await?);
             Ok(())
@@ -175,7 +181,7 @@ impl Evaluate {
             as_declared: count(|trial| trial.as_declared),
             disagree: count(|trial| trial.disagrees),
             ordinary_faulted: ordinary.faulted.len() as u64,
-            arbiter_timeout_ms: aftershock_core::wire::ARBITER_TIMEOUT.as_millis() as u64,
+            arbiter_timeout_ms: self.arbiter_timeout.0.as_millis() as u64,
             differences: trials.into_iter().flat_map(|trial| trial.differences).chain(ordinary.faulted).collect(),
         };
         Ok(row)

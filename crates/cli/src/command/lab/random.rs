@@ -166,10 +166,11 @@ impl Random {
 
 /// A client of the entry that tries `attempts` times.
 fn scenario(lab: &RunningLab, attempts: usize) -> anyhow::Result<Scenario> {
-    let entry = lab.addresses("s0").first().copied().context("a generated topology has an entry")?;
+    let entries: Vec<String> = lab.addresses("s0").iter().map(|address| format!("http://{address}")).collect();
+    let entries = entries.join(", ");
     let (method, path) = ENTRY.split_once(' ').context("a method and a path")?;
     let text = format!(
-        "apiVersion: aftershock.dev/v1alpha1\nkind: Scenario\nmetadata: {{name: {}}}\nspec:\n  entry: http://{entry}\n  \
+        "apiVersion: aftershock.dev/v1alpha1\nkind: Scenario\nmetadata: {{name: {}}}\nspec:\n  entry: [{entries}]\n  \
          key: key-{{random}}\n  requests:\n    - name: entry\n      http: {{method: {method}, path: \"{path}?key={{key}}\"}}\n      \
          timeout: 30s\n      retry: {{attempts: {attempts}, on: [status, timeout, transport]}}\n      expect: {{status: 200}}\n",
         lab.topology().name()
