@@ -240,6 +240,8 @@ pub(crate) fn resolve(
     let mut rules = Vec::new();
     for (index, fault) in plan.faults.iter().enumerate() {
         let rule = map.rule(index, fault)?;
+        let read = fault.check_outcomes(&rule.apis, &request.outcomes);
+        read.map_err(|why| Refusal::Point { fault: index, why })?;
         if let Some(allowed) = faultable {
             check_faultable(&rule, allowed)?;
         }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use super::{Fault, Phase, Plan, StreamPoint, Tfic};
 use crate::event::OutcomeFilter;
 use crate::name::Api;
+use crate::outcome::OutcomeOverride;
 
 /// Why a fault cannot act where its `at` says.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +39,9 @@ pub enum UnfitPoint {
         /// What was wanted.
         fault: String,
     },
+    /// Sidecars read the whole body first.
+    #[error("expected no `at`: the answers of `{0}` are kept back for their outcome, which is in the body")]
+    OutcomeInBody(Api),
     /// Another fault of the plan keeps the same answers back to their end.
     #[error(
         "expected no `at` inside the answers of `{api}`: faults[{by}] keeps them back to their end, where the outcome of a \
@@ -86,6 +90,18 @@ impl Tfic {
             return Err(UnfitPoint::HeadGone { api: http.clone(), fault: format!("`{}`", self.fault) });
         }
         Ok(())
+    }
+
+    /// Whether its `at` is for Apis whose outcome the head or the trailers tell.
+    ///
+    /// # Errors
+    /// When it is in the body of one of them.
+    pub fn check_outcomes(&self, apis: &BTreeSet<Api>, outcomes: &[OutcomeOverride]) -> Result<(), UnfitPoint> {
+        let mut by_body = outcomes.iter().filter(|outcome| outcome.body.is_some() && apis.contains(&outcome.api));
+        match by_body.next() {
+            Some(outcome) if self.target.at.is_some() => Err(UnfitPoint::OutcomeInBody(outcome.api.clone())),
+            _ => Ok(()),
+        }
     }
 
     /// The gRPC Api of both targets whose answers `self` would fault in mid-stream while `other` keeps them back.

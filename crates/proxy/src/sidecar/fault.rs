@@ -83,15 +83,9 @@ pub(crate) fn refusal(arm: &Arm) -> Option<String> {
 fn impossible_point(rule: &Rule, arm: &Arm) -> Option<String> {
     let index = rule.index;
     rule.tfic.target.at?;
-    if let Err(why) = rule.tfic.check_point(&rule.apis) {
+    let fits = rule.tfic.check_point(&rule.apis);
+    if let Err(why) = fits.and_then(|()| rule.tfic.check_outcomes(&rule.apis, &arm.outcomes)) {
         return Some(format!("rule {index}: {why}"));
-    }
-    let by_body = arm.outcomes.iter().find(|reading| reading.body.is_some() && rule.apis.contains(&reading.api));
-    if let Some(reading) = by_body {
-        let api = &reading.api;
-        return Some(format!(
-            "rule {index}: the answers of `{api}` are kept back for their outcome, which is in the body"
-        ));
     }
     arm.rules.iter().filter(|other| other.side == rule.side).find_map(|other| {
         let api = rule.tfic.kept_back_by(&rule.apis, &other.tfic, &other.apis)?;

@@ -11,6 +11,7 @@ mod ladder;
 mod leases;
 mod monkey;
 mod ordinary;
+mod outcomes;
 mod random;
 mod replicas;
 mod streams;
