@@ -15,3 +15,4 @@ mod outcomes;
 mod random;
 mod replicas;
 mod streams;
+mod table;
