@@ -119,11 +119,11 @@ impl Sidecar {
         let mut keep_back = false;
         for (index, armed) in round.rules.iter().enumerate() {
             let progress = execution.progress.get(index).copied().unwrap_or_default();
-            if !armed.can_fire(progress, point) {
-                continue;
-            }
-            keep_back |= call.outcome_in == OutcomeIn::Trailers && armed.takes(subject, Frame::Outcome);
-            let mark = armed.mark().filter(|mark| armed.takes(subject, Frame::Inside(*mark)));
+            let at_end = call.outcome_in == OutcomeIn::Trailers && armed.takes(subject, Frame::Outcome);
+            keep_back |= at_end && armed.can_fire(progress, point);
+            // A call that another rule faulted takes its number like any other: where its outcome is that needs no watch.
+            let numbers = armed.can_fire(progress, Point { faulted: false, ..point });
+            let mark = armed.mark().filter(|mark| numbers && armed.takes(subject, Frame::Inside(*mark)));
             if let Some(mark) = mark.filter(|mark| !marks.contains(mark)) {
                 marks.push(mark);
             }

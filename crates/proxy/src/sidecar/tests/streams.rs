@@ -5,7 +5,7 @@ use std::time::Duration;
 use aftershock_core::event::{Event, EventKind, Outcome, OutcomeFilter};
 use aftershock_core::plan::{Atom, Fault, Hold, Occurrence, Phase, Rule, Side, StreamPoint};
 use aftershock_core::span::{CallSpan, Ending, PassedBy};
-use aftershock_core::wire::FromController;
+use aftershock_core::wire::{FromController, Ruling};
 
 use crate::exchange::{Closed, Refusal};
 use crate::sidecar::testing::*;
@@ -198,6 +198,47 @@ fn the_number_is_taken_where_the_place_is_reached() {
         passes.iter().map(|passes| passes.iter().map(|pass| pass.k.unwrap()).collect()).collect();
     assert_eq!(numbers, [vec![], vec![1], vec![], vec![2]], "what never gets there is no pass");
     assert_eq!(passes[1][0].passed_by, Some(PassedBy::Number));
+}
+
+#[test]
+fn a_call_that_another_rule_faulted_takes_its_number_inside_all_the_same() {
+    let slow = rule("cart", Side::Caller, LIST, Occurrence::Number(1), Phase::Request, delay());
+    let mut second = inside(LIST, StreamPoint::Message(2), Fault::Reset(Default::default()));
+    (second.index, second.tfic.target.k) = (1, Occurrence::Number(2));
+    let mut cart = Cart::armed(&[slow, second]);
+    let (out, passage) = cart.net.go_out("cart", "stock", list().within(&cart.seen));
+    assert_eq!(passage, Passage::Kept);
+    cart.net.pass_time(DELAY);
+    let resumed = cart.net.resumed();
+    let [(_, Resumed::Request(passage))] = &resumed[..] else { panic!("{resumed:?}") };
+    let (into, seen) = cart.net.come_in("stock", passage.clone().through());
+    seen.through();
+    let sent = cart.net.response(&into, stream()).through();
+    cart.net.response(&out, sent).through();
+    let passes = cart.span().passes;
+    assert_eq!((passes[1].rule, passes[1].k, &passes[1].passed_by), (1, Some(1), &Some(PassedBy::Number)));
+    let call = cart.call(list());
+    assert_eq!(cart.answer(&call, stream()), Passage::Reset);
+}
+
+#[test]
+fn inside_a_stream_a_pass_asks_the_arbiter_and_waits_at_its_place() {
+    for granted in [true, false] {
+        let rule = inside(LIST, StreamPoint::Message(2), Fault::Reset(Default::default()));
+        let mut cart = Cart::armed(&[Rule { arbitrated: true, ..rule }]);
+        let call = cart.call(list());
+        assert_eq!(cart.answer(&call, stream()), Passage::Kept);
+        assert_eq!(cart.net.written(&call.out), MESSAGE);
+        let asks = cart.net.asked("cart");
+        assert_eq!((asks.len(), asks[0].ready, asks[0].outcome), (1, true, None));
+        let ruling = if granted { Ruling::Grant } else { Ruling::Number };
+        cart.net.rule_on("cart", &asks[0], if granted { 1 } else { 2 }, ruling);
+        let resumed = cart.net.resumed();
+        let [(leg, Resumed::Response(passage))] = &resumed[..] else { panic!("{resumed:?}") };
+        assert_eq!((leg, matches!(passage, Passage::Reset)), (&call.out, granted));
+        let pass = cart.span().passes.remove(0);
+        assert_eq!((pass.k, pass.passed_by.is_none()), (Some(if granted { 1 } else { 2 }), granted));
+    }
 }
 
 #[test]
