@@ -319,7 +319,7 @@ impl World {
 
     /// Everything that is due arrives.
     fn deliver(&mut self) {
-        for at in 0..INSTANCES.len() {
+        for (at, instance) in INSTANCES.into_iter().enumerate() {
             while let Some((_, word)) = self.up[at].pop_front_if(|(due, _)| *due <= self.now) {
                 let over = match &word {
                     FromSidecar::Ask(ask) => {
@@ -358,7 +358,7 @@ impl World {
                         expected.held.clear();
                     }
                 }
-                self.net.tell(INSTANCES[at], word);
+                self.net.tell(instance, word);
                 self.net.refuse_next(None);
                 self.carry_on();
             }
@@ -386,11 +386,11 @@ impl World {
                 }
             }
         }
-        for at in 0..INSTANCES.len() {
+        for (at, instance) in INSTANCES.into_iter().enumerate() {
             self.hear(at);
             for (call, execution) in &self.expected[at].held {
                 let asks = self.expected[at].asking.contains_key(call);
-                assert!(asks || !self.is_ready(at, *execution), "its guard holds: it asks again");
+                assert!(asks || !self.is_ready(at, *execution), "its guard holds: {instance} asks again");
             }
         }
     }
@@ -521,13 +521,13 @@ impl World {
     /// Let everything come to rest. Returns the injections: where, in which execution, on which call, with which number.
     fn finish(&mut self) -> Vec<(usize, ExecutionId, CallId, u32)> {
         self.advance(2 * HOLD);
-        for at in 0..INSTANCES.len() {
-            assert_eq!(self.net.parked(INSTANCES[at]), [], "nothing waits for ever at {}", INSTANCES[at]);
+        for (at, instance) in INSTANCES.into_iter().enumerate() {
+            assert_eq!(self.net.parked(instance), [], "nothing waits for ever at {instance}");
             assert!(self.up[at].is_empty() && self.down[at].is_empty());
             let (said, expected) = (&mut self.said[at], &mut self.expected[at].said);
             said.sort();
             expected.sort();
-            assert_eq!(said, expected, "what {} must say, and nothing else", INSTANCES[at]);
+            assert_eq!(said, expected, "what {instance} must say, and nothing else");
         }
         for which in 0..self.payments.len() {
             if self.payments[which].state != State::Over {
