@@ -219,6 +219,10 @@ pub struct StartedRound {
 pub struct Settle {
     /// Give up after this long.
     pub deadline: Interval,
+    /// The client's connection was refused, or ended without a byte of an answer: unless a sidecar has seen a call by now,
+    /// none will, and there is nothing to wait for. Not for a client that timed out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unanswered: bool,
 }
 
 /// Its answer.

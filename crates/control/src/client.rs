@@ -115,8 +115,20 @@ impl Client {
     /// # Errors
     /// When the round is over, or the controller does not answer.
     pub async fn settle(&self, id: RoundId, deadline: Duration) -> Result<Settled, ClientError> {
-        let settle = Settle { deadline: Interval(deadline) };
-        self.post("settle the round", &format!("/v1/rounds/{}/settle", id.0), &settle, deadline + PATIENCE).await
+        self.settle_with(id, &Settle { deadline: Interval(deadline), unanswered: false }).await
+    }
+
+    /// As [`Client::settle`], of a client whose connection was refused or ended without an answer.
+    ///
+    /// # Errors
+    /// As [`Client::settle`].
+    pub async fn settle_unanswered(&self, id: RoundId, deadline: Duration) -> Result<Settled, ClientError> {
+        self.settle_with(id, &Settle { deadline: Interval(deadline), unanswered: true }).await
+    }
+
+    async fn settle_with(&self, id: RoundId, settle: &Settle) -> Result<Settled, ClientError> {
+        let deadline = settle.deadline.0;
+        self.post("settle the round", &format!("/v1/rounds/{}/settle", id.0), settle, deadline + PATIENCE).await
     }
 
     /// Disarms a round, waits for its completion, and has it judged.

@@ -181,7 +181,8 @@ impl Hub {
                 return Look::Ready(None);
             };
             let standing = standing(live.seen());
-            if !live.all_spoke() || !standing.is_settled() {
+            let never_came = request.unanswered && standing.begun == 0;
+            if !live.all_spoke() || !(standing.is_settled() || never_came) {
                 return Look::OnChange;
             }
             let quiet_until = live.last_change.max(began) + live.terms.quiet;
@@ -214,16 +215,16 @@ impl Hub {
     pub(crate) async fn finish(self: &Arc<Self>, id: RoundId, request: Finish) -> Result<Finished, RoundError> {
         let _heard = Heard::new(self, id);
         let at = deadline(Instant::now(), request.deadline.0);
-        let ours = self.look().round_mut(id).and_then(|live| {
+        let ours = self.look().round_mut(id).map(|live| {
             if live.phase == Phase::Arming {
-                return Some(Err(RoundError::Phase { id, problem: "is not armed yet".to_owned() }));
+                return Err(RoundError::Phase { id, problem: "is not armed yet".to_owned() });
             }
             if live.phase == Phase::Ending {
-                return Some(Ok(false));
+                return Ok(false);
             }
             live.phase = Phase::Ending;
             live.failures.extend(request.client_failed.map(Failure::Client));
-            Some(Ok(true))
+            Ok(true)
         });
         match ours.transpose()? {
             Some(true) => return Ok(flatten(self.spawn_end(id, at).await)?.finished),

@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use aftershock_control::api::StopCondition;
 use aftershock_control::server::{Controller, Location, Options, Redaction, Retention};
 use aftershock_core::duration::Interval;
+use aftershock_core::name::Service;
+use aftershock_core::wire::ARBITER_TIMEOUT;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use http::HeaderName;
@@ -38,6 +41,29 @@ pub(crate) struct Serve {
     /// Do not store values of this header field, besides those that carry credentials anyway; may be given repeatedly.
     #[arg(long, value_name = "NAME")]
     redact_header: Vec<HeaderName>,
+    /// Let faults touch this service, where they act or as the callee, and no other; may be given repeatedly.
+    #[arg(long, value_name = "SERVICE")]
+    allow_fault: Vec<Service>,
+    /// How long a pass waits for the arbiter where a fault acts at several instances.
+    #[arg(long, value_name = "TIME", default_value_t = Interval(ARBITER_TIMEOUT))]
+    arbiter_timeout: Interval,
+    /// End a round at once when more than this part of the ordinary requests that entered since it began failed, e.g.
+    /// `10%`; a scenario can say otherwise.
+    #[arg(long, value_name = "PERCENT", value_parser = per_million)]
+    stop_error_rate: Option<u32>,
+    /// Conclude nothing from fewer ordinary requests than these.
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "stop_error_rate")]
+    stop_min_requests: u64,
+}
+
+/// `10%` or `0.5%`, in a million.
+fn per_million(text: &str) -> Result<u32, String> {
+    let percent = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+    match percent.filter(|percent| (0.0..100.0).contains(percent)) {
+        // Below a million.
+        Some(percent) => Ok((percent * 1e4).round() as u32),
+        None => Err("expected a percentage of at least 0 and below 100, such as `10%`".to_owned()),
+    }
 }
 
 impl Control {
@@ -50,6 +76,12 @@ impl Control {
             store: Location::File(serve.store.clone()),
             retention: Retention { age: serve.keep_for.map(|age| age.0), rounds: serve.keep_rounds },
             redaction: Redaction::default().also(serve.redact_header),
+            faultable: (!serve.allow_fault.is_empty()).then(|| serve.allow_fault.into_iter().collect()),
+            arbiter_timeout: serve.arbiter_timeout.0,
+            stop: serve.stop_error_rate.map(|errors_per_million| StopCondition {
+                errors_per_million,
+                min_requests: serve.stop_min_requests,
+            }),
             ..Options::default()
         };
         let controller = Controller::start(listener, options).await?;

@@ -8,6 +8,14 @@ fn resolve(plan: &Plan, instances: &Instances, traces: &[Trace]) -> Result<Armam
     super::resolve(&StartRound { plan: plan.clone(), ..StartRound::default() }, None, instances, traces)
 }
 
+/// A recording with `request` beside it.
+fn circumstances(request: serde_json::Value) -> String {
+    let mut whole = json!({"scenario": "s", "plan": {}, "key": "k"});
+    whole.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+    let request: StartRound = serde_json::from_value(whole).unwrap();
+    super::resolve(&request, None, &shop(), &checkout()).map_or_else(|refusal| refusal.to_string(), |_| String::new())
+}
+
 fn instances(services: &[&str]) -> Instances {
     let mut instances = Instances::default();
     for name in services {
@@ -265,4 +273,99 @@ fn an_answer_of_several_messages_needs_a_place_in_its_stream() {
     resolve(&request, &shop(), &traces).unwrap();
     let quote = target(json!({"api": "shipping shop.Shipping/Quote", "k": 1, "phase": "response"}));
     resolve(&quote, &shop(), &traces).unwrap();
+}
+
+#[test]
+fn faults_touch_only_the_services_that_they_may() {
+    let start = |plan: Plan| StartRound { plan, ..StartRound::default() };
+    let touch = |plan: Plan, allowed: &[&str]| {
+        let allowed: BTreeSet<Service> = allowed.iter().map(|name| service(name)).collect();
+        super::resolve(&start(plan), Some(&allowed), &shop(), &checkout())
+            .map_or_else(|refusal| refusal.to_string(), |_| String::new())
+    };
+    assert_eq!(touch(charge(json!({})), &["payment", "checkout"]), "");
+    assert_eq!(touch(Plan::default(), &[]), "", "a recording faults nobody");
+    for (allowed, expected) in [
+        (
+            &["payment"][..],
+            "faults[0]: `checkout`, where the fault would act, is not among the services that this controller lets \
+             faults touch: `payment`",
+        ),
+        (
+            &["checkout", "shipping"],
+            "faults[0]: `payment`, whose call it would be about, is not among the services that this controller lets \
+             faults touch: `checkout`, `shipping`",
+        ),
+        (
+            &[],
+            "faults[0]: `checkout`, where the fault would act, is not among the services that this controller lets \
+             faults touch: none",
+        ),
+    ] {
+        assert_eq!(touch(charge(json!({})), allowed), expected);
+    }
+}
+
+#[test]
+fn what_a_round_is_run_under_is_checked() {
+    let traffic = |more: serde_json::Value| {
+        let mut traffic = json!({"entry": "checkout", "per_million": 1});
+        traffic.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"traffic": traffic})
+    };
+    let outcome = |more: serde_json::Value| {
+        let mut outcome = json!({"api": "payment POST /pay", "ok": [404]});
+        outcome.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        outcome
+    };
+    let stop = |errors: u32| json!({"stop": {"errors_per_million": errors, "min_requests": 1}});
+    for (request, expected) in [
+        (json!({"outcomes": [outcome(json!({}))]}), ""),
+        (
+            json!({"outcomes": [outcome(json!({})), outcome(json!({"api": "paymnt GET /", "ok": [1]}))]}),
+            "outcomes[1]: unknown service `paymnt`; did you mean `payment`?",
+        ),
+        (
+            json!({"outcomes": [outcome(json!({"error": [404]}))]}),
+            "outcomes[0]: the status 404 is both `ok` and `error` in the outcome of `payment POST /pay`",
+        ),
+        (
+            json!({"outcomes": [outcome(json!({})), outcome(json!({}))]}),
+            "outcomes[1]: there is one of `payment POST /pay` already",
+        ),
+        (traffic(json!({})), ""),
+        (traffic(json!({"headers": {"x-canary": "1"}, "per_million": 1_000_000})), ""),
+        (
+            traffic(json!({"entry": "chekout"})),
+            "traffic: no sidecar of `chekout` is registered; did you mean `checkout`?",
+        ),
+        (
+            traffic(json!({"entry": "payment"})),
+            "traffic: `payment` takes no entry requests in the clean traces of the scenario; known: `checkout`",
+        ),
+        (traffic(json!({"per_million": 0})), "traffic: expected 1 to 1000000 requests in a million, found 0"),
+        (
+            traffic(json!({"headers": {"X-Canary": "1"}})),
+            "traffic: expected the name of a header field in lower case, found \"X-Canary\"",
+        ),
+        (
+            traffic(json!({"headers": {"x-canary": "\n"}})),
+            "traffic: expected a value that a header field can have for \"x-canary\"",
+        ),
+        (stop(0), ""),
+        (stop(1_000_000), "stop: expected less than 1000000 errors in a million, which none can exceed, found 1000000"),
+        (json!({"arbiter_timeout": "20ms"}), ""),
+        (json!({"arbiter_timeout": "0s"}), "arbiter_timeout: expected more than 0 and at most 10s, found 0s"),
+        (json!({"arbiter_timeout": "11s"}), "arbiter_timeout: expected more than 0 and at most 10s, found 11s"),
+    ] {
+        assert_eq!(circumstances(request.clone()), expected, "{request}");
+    }
+}
+
+#[test]
+fn what_each_service_calls_is_known_from_the_traces() {
+    let known = resolve(&Plan::default(), &shop(), &checkout()).unwrap().known_calls;
+    let of_checkout: Vec<String> = known[&service("checkout")].iter().map(ToString::to_string).collect();
+    assert_eq!(of_checkout, ["payment shop.Payment/Charge", "shipping shop.Shipping/Quote"]);
+    assert_eq!(known.len(), 1, "nobody else calls anything");
 }

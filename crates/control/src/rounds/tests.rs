@@ -87,7 +87,10 @@ async fn every_change_starts_the_quiet_time_anew() {
     let settling = tokio::spawn({
         let hub = Arc::clone(&hub);
         async move {
-            let settled = hub.settle(id, Settle { deadline: Interval(Duration::from_secs(60)) }).await.unwrap();
+            let settled = hub
+                .settle(id, Settle { deadline: Interval(Duration::from_secs(60)), unanswered: false })
+                .await
+                .unwrap();
             (settled, Instant::now())
         }
     });
@@ -153,4 +156,44 @@ async fn a_runner_that_renews_is_alive_for_as_long_as_it_likes() {
     }
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(hub.renew(id).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reached_nobody_is_not_waited_for() {
+    let hub = Hub::new(Options::default()).await.unwrap();
+    let mut fake = Fake::new(&hub);
+    let StartedRound { id, token } = armed(&hub, &mut fake).await;
+    for unanswered in [true, false] {
+        let began = Instant::now();
+        let settling = tokio::spawn({
+            let hub = Arc::clone(&hub);
+            let settle = Settle { deadline: Interval(Duration::from_secs(10)), unanswered };
+            async move { hub.settle(id, settle).await.unwrap() }
+        });
+        fake.hears(|message| matches!(message, FromController::Watch { .. }).then_some(())).await;
+        fake.activity(token, 0, vec![]);
+        let settled = settling.await.unwrap();
+        let within = if unanswered { Duration::from_millis(60) } else { Duration::from_millis(10_010) };
+        assert_eq!((settled.settled, began.elapsed() < within), (unanswered, true), "{settled:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn counters_are_asked_for_every_second_while_a_round_is_to_be_stopped_if_traffic_suffers() {
+    let counts = |stop| async move {
+        let hub = Hub::new(Options { stop, ..Options::default() }).await.unwrap();
+        let mut fake = Fake::new(&hub);
+        armed(&hub, &mut fake).await;
+        while fake.outgoing.messages.try_recv().is_ok() {}
+        tokio::time::sleep(Duration::from_millis(5_500)).await;
+        // As another round would.
+        hub.look().ask_for_counters(Instant::now());
+        let mut asked = 0;
+        while let Ok(message) = fake.outgoing.messages.try_recv() {
+            asked += usize::from(message == FromController::Report);
+        }
+        asked
+    };
+    let stop = crate::api::StopCondition { errors_per_million: 100_000, min_requests: 50 };
+    assert_eq!((counts(Some(stop)).await, counts(None).await), (5, 1), "rounds do not ask more often together than alone");
 }

@@ -8,9 +8,11 @@ mod spans;
 
 mod arbitration;
 mod arming;
+mod circumstances;
 mod input;
 mod lifecycle;
 mod settling;
+mod simulation;
 mod verdicts;
 
 use std::time::Duration;
@@ -54,7 +56,7 @@ async fn started(api: Api, plan: Plan) -> StartedRound {
 }
 
 async fn settle(api: Api, id: RoundId, within: Duration) -> Settled {
-    api.post(&format!("/v1/rounds/{}/settle", id.0), &Settle { deadline: Interval(within) }).await.ok()
+    api.post(&format!("/v1/rounds/{}/settle", id.0), &Settle { deadline: Interval(within), unanswered: false }).await.ok()
 }
 
 async fn finish(api: Api, id: RoundId, within: Duration) -> Finished {

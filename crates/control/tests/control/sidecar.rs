@@ -2,7 +2,7 @@
 //!
 //! A task of its own answers as a well-behaved sidecar would; what it heard is there for the test to read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
@@ -10,7 +10,7 @@ use aftershock_core::otlp;
 use aftershock_core::plan::Side;
 use aftershock_core::span::{Association, CallSpan};
 use aftershock_core::wire::{
-    Arm, Counters, FromController, FromSidecar, Hello, OpenCall, OpenState, PROTOCOL, Registry,
+    Arm, Counters, FromController, FromSidecar, Hello, OpenCall, OpenState, Ordinary, PROTOCOL, Registry,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -36,6 +36,8 @@ pub(crate) struct Manners {
 pub(crate) enum Acknowledge {
     #[default]
     Yes,
+    /// Not a second time.
+    Once,
     Silent,
     Refuse(String),
     Hang,
@@ -49,6 +51,7 @@ struct Inner {
     recorded: Vec<CallSpan>,
     lost_of: BTreeMap<Token, u64>,
     counters: Counters,
+    acknowledged: BTreeSet<Token>,
 }
 
 /// See the module.
@@ -188,6 +191,11 @@ impl Sidecar {
         self.inner.lock().unwrap().lost_of.insert(token, spans);
     }
 
+    /// Ordinary entry requests that ended, to be told when it is next asked.
+    pub(crate) fn ordinary(&self, requests: u64, errors: u64) {
+        self.inner.lock().unwrap().counters.ordinary = Ordinary { requests, errors };
+    }
+
     pub(crate) fn unassociated(&self, calls: u64) {
         let counters = &mut self.inner.lock().unwrap().counters;
         counters.associations.insert(Association::Unassociated, calls);
@@ -269,10 +277,13 @@ impl Behaviour {
         match message {
             FromController::Arm(Arm { token, .. }) => match &self.manners.acknowledge {
                 Acknowledge::Yes => vec![FromSidecar::Armed { token: *token }],
+                Acknowledge::Once if self.inner.lock().unwrap().acknowledged.insert(*token) => {
+                    vec![FromSidecar::Armed { token: *token }]
+                }
                 Acknowledge::Refuse(reason) => {
                     vec![FromSidecar::NotArmed { token: *token, reason: reason.clone() }]
                 }
-                Acknowledge::Silent | Acknowledge::Hang => vec![],
+                Acknowledge::Once | Acknowledge::Silent | Acknowledge::Hang => vec![],
             },
             FromController::Disarm { token } if !self.manners.no_disarmed => {
                 // What the fault kept is let go.
