@@ -215,4 +215,24 @@ mod tests {
         let bytes = fault(HTTP, json!("drop"), json!({"at": {"bytes": 3}}));
         assert_eq!(complaint(json!([http, bytes])), None, "the outcome of HTTP stands in the head");
     }
+
+    #[test]
+    fn an_answer_whose_body_is_read_first_has_no_place_inside() {
+        let outcomes: Vec<OutcomeOverride> = serde_json::from_value(json!([
+            {"api": HTTP, "body": {"pointer": "/state", "ok": ["done"]}},
+            {"api": GRPC, "ok": [5]}
+        ]))
+        .unwrap();
+        let apis = |api: &str| BTreeSet::from([api.parse::<Api>().unwrap()]);
+        for (api, at, fits) in [
+            (HTTP, Some(StreamPoint::Bytes(3)), false),
+            (HTTP, Some(StreamPoint::Head), false),
+            (HTTP, None, true),
+            (GRPC, Some(StreamPoint::Message(2)), true),
+        ] {
+            let mut tfic: Tfic = serde_json::from_value(fault(api, json!("reset"), json!({}))).unwrap();
+            tfic.target.at = at;
+            assert_eq!(tfic.check_outcomes(&apis(api), &outcomes).is_ok(), fits, "{api} {at:?}");
+        }
+    }
 }
