@@ -120,7 +120,11 @@ impl<'a> Round<'a> {
                 self.progress.step(Step::Attempted { request: &request.name, attempt: &attempt });
                 let latency = attempt.latency.0;
                 attempts.push(attempt);
-                let settled = client.settle(live.id, deadlines.settle).await?;
+                let settled = match sent {
+                    // A client that reached nobody left no call to wait for.
+                    Sent::Failed(Failure::Transport(_)) => client.settle_unanswered(live.id, deadlines.settle).await?,
+                    _ => client.settle(live.id, deadlines.settle).await?,
+                };
                 if !settled.settled {
                     self.notes.push(format!(
                         "attempt {number} of {:?} did not settle within {}: {}",
