@@ -29,9 +29,10 @@ struct Dependency {
 const DIRECTION: &[(&str, &[&str])] = &[
     ("aftershock-core", &[]),
     ("aftershock-generate", &["aftershock-core"]),
-    ("aftershock-proxy", &["aftershock-core"]),
+    ("aftershock-trust", &[]),
+    ("aftershock-proxy", &["aftershock-core", "aftershock-trust"]),
     ("aftershock-lab", &["aftershock-core"]),
-    ("aftershock-control", &["aftershock-core", "aftershock-generate"]),
+    ("aftershock-control", &["aftershock-core", "aftershock-generate", "aftershock-trust"]),
 ];
 
 /// Crates without I/O, clock or randomness.

@@ -56,6 +56,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<(
     let arguments = Arguments::try_parse_from(arguments)?;
     let config = Config::load(&arguments.config)?;
     if arguments.check {
+        config.control.as_ref().map(crate::config::Control::endpoint).transpose().map_err(RunError::from)?;
         return Ok(());
     }
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("info"));

@@ -7,15 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
 use aftershock_core::name::{Api, Service};
 use aftershock_core::template::{Matcher, Template};
 use aftershock_core::yaml::{self, Located, Spanned};
+use aftershock_trust::{Credentials, Endpoint, TokenSource, TrustError};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 /// The `kind` of the file.
 pub const KIND: &str = "Sidecar";
@@ -75,16 +78,22 @@ pub struct Config {
     pub linger: Duration,
 }
 
-/// Where the controller is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where the controller is, and what this sidecar shows it.
+#[derive(Debug, Clone)]
 pub struct Control {
-    /// `host:port`.
-    pub authority: String,
+    /// `http://host:port` or `https://host:port`.
+    pub url: String,
+    /// Token and certificates.
+    pub credentials: Credentials,
 }
 
-impl fmt::Display for Control {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority)
+impl Control {
+    /// The controller, with the files of the credentials read.
+    ///
+    /// # Errors
+    /// When one cannot be used.
+    pub fn endpoint(&self) -> Result<Endpoint, TrustError> {
+        Endpoint::new(&self.url, self.credentials.clone())
     }
 }
 
@@ -157,9 +166,10 @@ pub struct SidecarFile {
     _kind: String,
     /// The name that this service has in traces, targets and guards.
     service: Service,
-    /// The controller, `http://host:port`. Without it the sidecar passes traffic on and does nothing else.
+    /// The controller, `http://host:port`, or what it takes to reach it elsewhere. Without it the sidecar passes traffic
+    /// on and does nothing else.
     #[serde(default)]
-    control: Option<Spanned<String>>,
+    control: Option<Spanned<ControlFile>>,
     /// Listeners before the application.
     #[serde(default)]
     inbound: Vec<InboundFile>,
@@ -190,6 +200,63 @@ pub struct SidecarFile {
     /// How long an ended call may still be named as a parent; 30s if left out.
     #[serde(default)]
     linger: Option<Spanned<Interval>>,
+}
+
+/// Where the controller is, in short or in full.
+#[derive(Debug, JsonSchema)]
+#[schemars(untagged)]
+enum ControlFile {
+    /// `http://host:port`
+    Url(String),
+    /// With credentials.
+    Full(ControlInFull),
+}
+
+/// Where the controller is, and what this sidecar shows it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ControlInFull {
+    /// `https://host:port`, or `http://host:port` on this machine.
+    url: String,
+    /// The file with this sidecar's token.
+    #[serde(default)]
+    token_file: Option<PathBuf>,
+    /// The authorities that sign the controller's certificate, PEM.
+    #[serde(default)]
+    ca: Option<PathBuf>,
+    /// This sidecar's certificate chain, PEM, where the controller asks for one.
+    #[serde(default)]
+    cert: Option<PathBuf>,
+    /// The key of `cert`, PEM.
+    #[serde(default)]
+    key: Option<PathBuf>,
+    /// The token may travel unencrypted to another host, because the way is safe.
+    #[serde(default)]
+    insecure_plaintext: bool,
+}
+
+impl<'de> Deserialize<'de> for ControlFile {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ControlVisitor;
+
+        impl<'de> Visitor<'de> for ControlVisitor {
+            type Value = ControlFile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`http://host:port`, or a map with `url`")
+            }
+
+            fn visit_str<E: de::Error>(self, url: &str) -> Result<ControlFile, E> {
+                Ok(ControlFile::Url(url.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ControlFile, A::Error> {
+                ControlInFull::deserialize(MapAccessDeserializer::new(map)).map(ControlFile::Full)
+            }
+        }
+
+        deserializer.deserialize_any(ControlVisitor)
+    }
 }
 
 /// A listener before the application.
@@ -342,12 +409,23 @@ impl Source<'_> {
         Err(self.error(text, format!("expected `host:port`, found {:?}", text.value)))
     }
 
-    fn control(&self, text: &Spanned<String>) -> Result<Control, Located> {
-        let authority = text.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-        match authority {
-            Some(authority) if is_authority(authority) => Ok(Control { authority: authority.to_owned() }),
-            _ => Err(self.error(text, format!("expected `http://host:port`, found {:?}", text.value))),
-        }
+    /// The files that it names are read when the sidecar starts.
+    fn control(&self, file: &Spanned<ControlFile>) -> Result<Control, Located> {
+        let control = match &file.value {
+            ControlFile::Url(url) => Control { url: url.clone(), credentials: Credentials::default() },
+            ControlFile::Full(full) => Control {
+                url: full.url.clone(),
+                credentials: Credentials {
+                    token: full.token_file.clone().map(TokenSource::File),
+                    ca: full.ca.clone(),
+                    certificate: full.cert.clone(),
+                    key: full.key.clone(),
+                    insecure_plaintext: full.insecure_plaintext,
+                },
+            },
+        };
+        Endpoint::check(&control.url, &control.credentials).map_err(|error| self.error(file, error))?;
+        Ok(control)
     }
 
     fn correlate(&self, names: &[Spanned<String>]) -> Result<Vec<&'static str>, Located> {
@@ -466,7 +544,7 @@ linger: 5s
     fn every_key_is_read() {
         let config = Config::parse("sidecar.yaml", FULL).unwrap();
         assert_eq!(config.service.as_str(), "checkoutservice");
-        assert_eq!(config.control.unwrap().to_string(), "http://127.0.0.1:4700");
+        assert_eq!(config.control.unwrap().url, "http://127.0.0.1:4700");
         assert_eq!(config.inbound[0].to, "127.9.9.1:15050");
         assert_eq!(config.outbound[0].to, ["127.9.9.2:50051", "payment-1:50051"]);
         assert_eq!((config.outbound[0].host, config.outbound[1].host), (Host::Upstream, Host::Keep));
@@ -475,6 +553,17 @@ linger: 5s
         assert!(config.relay.contains("legacy") && config.accept_relayed && config.allow_detached);
         assert_eq!((config.record, config.linger), (Record::All, Duration::from_secs(5)));
         assert!(config.health_paths.contains("/healthz"));
+    }
+
+    #[test]
+    fn a_controller_elsewhere_is_named_with_its_credentials() {
+        let full = "{url: \"https://control:4700\", token_file: /t, ca: /ca, cert: /c, key: /k}";
+        let config = Config::parse("s", &FULL.replacen("http://127.0.0.1:4700", full, 1)).unwrap();
+        let Control { url, credentials } = config.control.unwrap();
+        assert_eq!(url, "https://control:4700");
+        assert!(matches!(credentials.token, Some(TokenSource::File(file)) if file == Path::new("/t")));
+        let files = [credentials.ca, credentials.certificate, credentials.key].map(|file| file.unwrap());
+        assert_eq!(files, ["/ca", "/c", "/k"].map(PathBuf::from));
     }
 
     #[test]
@@ -494,7 +583,12 @@ linger: 5s
             ("127.9.9.1:20002", "127.9.9.1:20001", 9, "found 127.9.9.1:20001 again"),
             ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1:5050\"", 6, "expected another address than"),
             ("to: [\"[::1]:80\"]", "to: []", 9, "expected at least one address"),
-            ("http://127.0.0.1:4700", "https://127.0.0.1:4700", 4, "expected `http://host:port`"),
+            ("http://127.0.0.1:4700", "https://127.0.0.1:4700", 4, "`https://` needs the authority"),
+            ("http://127.0.0.1:4700", "127.0.0.1:4700", 4, "expected `http://host:port`"),
+            ("http://127.0.0.1:4700", "{url: \"http://a:1\", token_file: t}", 4, "must not travel unencrypted to a"),
+            ("http://127.0.0.1:4700", "{url: \"https://a:1\", ca: c, key: k}", 4, "go together"),
+            ("http://127.0.0.1:4700", "{url: \"http://[::1]:1\", tokenfile: t}", 4, "did you mean `token_file`?"),
+            ("http://127.0.0.1:4700", "[http]", 4, "or a map with `url`"),
             ("carrier: tracestate", "carrier: jaeger", 13, "unknown value `jaeger`"),
             ("carrier: tracestate", "calls: [\"a GET /\"]", 13, "`exclusive: true`"),
             ("carrier: tracestate", "exclusive: true, calls: [\"payment\"]", 13, "SERVICE OPERATION"),

@@ -8,15 +8,13 @@ use std::io;
 use std::time::Duration;
 
 use aftershock_core::wire::{FromController, FromSidecar, Hello, MAX_LINE, PROTOCOL, UPGRADE_PATH, UPGRADE_TOKEN};
+use aftershock_trust::{Endpoint, TrustError};
 use bytes::{Bytes, BytesMut};
 use http_body_util::Empty;
-use hyper::header::{CONNECTION, HOST, UPGRADE};
+use hyper::header::{AUTHORIZATION, CONNECTION, HOST, UPGRADE};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-
-use crate::config::Control;
 
 /// The first pause after a connection was lost; it doubles up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -31,6 +29,10 @@ enum LinkError {
     Io(#[from] io::Error),
     #[error("the controller does not speak HTTP as expected")]
     Http(#[from] hyper::Error),
+    #[error("the controller wants a valid token (`token_file`)")]
+    Unauthorized,
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error("the controller answered {0} instead of switching protocols")]
     Status(StatusCode),
     #[error("the controller sent what is no message of protocol version {PROTOCOL}")]
@@ -60,7 +62,7 @@ pub trait Brain {
 }
 
 /// Keep a connection to the controller until this future is dropped.
-pub async fn run(control: Control, hello: Hello, brain: impl Brain) {
+pub async fn run(control: Endpoint, hello: Hello, brain: impl Brain) {
     let mut pause = FIRST_PAUSE;
     let mut complained = false;
     loop {
@@ -86,7 +88,7 @@ pub async fn run(control: Control, hello: Hello, brain: impl Brain) {
 }
 
 async fn session(
-    control: &Control,
+    control: &Endpoint,
     hello: &Hello,
     brain: &impl Brain,
     welcomed: &mut bool,
@@ -123,22 +125,28 @@ async fn session(
 }
 
 /// Connect and switch protocols.
-async fn open(control: &Control) -> Result<TokioIo<hyper::upgrade::Upgraded>, LinkError> {
-    let stream = TcpStream::connect(&control.authority).await?;
-    stream.set_nodelay(true)?;
+async fn open(control: &Endpoint) -> Result<TokioIo<hyper::upgrade::Upgraded>, LinkError> {
+    let stream = control.connect().await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::task::spawn_local(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "the connection to the controller ended");
         }
     });
-    let request = Request::get(UPGRADE_PATH)
-        .header(HOST, &control.authority)
+    let mut request = Request::get(UPGRADE_PATH)
+        .header(HOST, control.authority())
         .header(CONNECTION, "upgrade")
-        .header(UPGRADE, UPGRADE_TOKEN)
+        .header(UPGRADE, UPGRADE_TOKEN);
+    if let Some(token) = control.authorization()? {
+        request = request.header(AUTHORIZATION, token);
+    }
+    let request = request
         .body(Empty::<Bytes>::new())
         .expect("the parts are constant, or checked when the configuration was read");
     let response = sender.send_request(request).await?;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        return Err(LinkError::Unauthorized);
+    }
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(LinkError::Status(response.status()));
     }

@@ -13,16 +13,14 @@ use aftershock_core::id::Token;
 use aftershock_core::otlp;
 use aftershock_core::span::CallSpan;
 use aftershock_core::wire::TRACES_PATH;
+use aftershock_trust::{Endpoint, TrustError};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
-
-use crate::config::Control;
 
 /// Most spans kept until the collector takes them.
 pub const CAPACITY: usize = 8_192;
@@ -166,7 +164,7 @@ impl Spans {
     }
 
     /// Export until stopped. `settled` is called whenever flushes may be done.
-    pub async fn run(self, control: Control, settled: impl Fn()) {
+    pub async fn run(self, control: Endpoint, settled: impl Fn()) {
         let mut collector = Collector { control, connection: None };
         loop {
             while self.is_empty() && !self.is_stopped() {
@@ -202,6 +200,8 @@ enum SendError {
     Connect(#[source] std::io::Error),
     #[error("the connection to the collector broke")]
     Http(#[from] hyper::Error),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error("the collector did not answer in time")]
     Timeout,
     #[error("the collector answered {0}")]
@@ -214,7 +214,7 @@ impl SendError {
     /// Whether the same batch may be taken later (OTLP/HTTP: 429, 502, 503, 504, and no answer).
     fn may_pass(&self) -> bool {
         match self {
-            SendError::Connect(_) | SendError::Http(_) | SendError::Timeout => true,
+            SendError::Connect(_) | SendError::Http(_) | SendError::Trust(_) | SendError::Timeout => true,
             SendError::Status(status) => matches!(status.as_u16(), 429 | 502 | 503 | 504),
             SendError::Rejected { .. } => false,
         }
@@ -223,7 +223,7 @@ impl SendError {
 
 /// The collector, over one connection that is opened again when it broke.
 struct Collector {
-    control: Control,
+    control: Endpoint,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -254,11 +254,14 @@ impl Collector {
             Some(open) if open.is_ready() => open,
             _ => self.connect().await?,
         };
-        let request = Request::post(TRACES_PATH)
-            .header(HOST, &self.control.authority)
-            .header(CONTENT_TYPE, "application/x-protobuf")
-            .body(Full::new(body))
-            .expect("the parts are constant, or checked when the configuration was read");
+        let mut request = Request::post(TRACES_PATH)
+            .header(HOST, self.control.authority())
+            .header(CONTENT_TYPE, "application/x-protobuf");
+        if let Some(token) = self.control.authorization()? {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request =
+            request.body(Full::new(body)).expect("the parts are constant, or checked when the configuration was read");
         let response = connection.send_request(request).await?;
         let status = response.status();
         let answer = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
@@ -275,7 +278,7 @@ impl Collector {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, SendError> {
-        let stream = TcpStream::connect(&self.control.authority).await.map_err(SendError::Connect)?;
+        let stream = self.control.connect().await.map_err(SendError::Connect)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::task::spawn_local(async move {
             if let Err(error) = connection.await {

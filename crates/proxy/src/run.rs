@@ -16,11 +16,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aftershock_core::id::ObserverId;
 use aftershock_core::wire::{FromController, FromSidecar, Hello, PROTOCOL};
+use aftershock_trust::{Endpoint, TrustError};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use crate::config::{Config, Control};
+use crate::config::Config;
 use crate::control_link::{self, Brain};
 use crate::exchange::{Decider, Interceptor, LinkId, Resume, StreamId};
 use crate::export::Spans;
@@ -44,6 +45,9 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
+    /// The controller's address or what is to be shown there is not usable.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     /// The system has no randomness.
     #[error("cannot draw random numbers: {0}")]
     Random(getrandom::Error),
@@ -69,7 +73,7 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
         }
     });
     let hello = hello(&config, observer, inbound.filter_map(|listener| listener.socket.local_addr().ok()));
-    let control = config.control.clone();
+    let control = config.control.as_ref().map(crate::config::Control::endpoint).transpose()?;
     let hub = Hub::new(Sidecar::new(config, observer, Box::new(move || random.draw()), Box::new(unix_nanos)));
     if let Some(control) = &control {
         spawn_control(&hub, control.clone(), hello);
@@ -94,7 +98,7 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
     Ok(())
 }
 
-fn spawn_control(hub: &Hub, control: Control, hello: Hello) {
+fn spawn_control(hub: &Hub, control: Endpoint, hello: Hello) {
     let (exporter, spans) = (hub.clone(), hub.0.spans.clone());
     let collector = control.clone();
     tokio::task::spawn_local(async move {
