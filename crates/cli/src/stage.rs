@@ -133,7 +133,7 @@ impl Stage {
         let controller = Controller::start(listener, options).await?;
         let url = format!("http://{}", controller.address());
         let mut options = command::lab_options()?;
-        options.control = Some(url.clone());
+        options.control = Some(url.clone().into());
         options.propagation = setting.propagation;
         options.replicas = setting.replicas;
         let client = Client::new(&url)?;

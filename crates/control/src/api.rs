@@ -425,6 +425,13 @@ pub struct Status {
     /// What the collector took since the controller began.
     #[serde(default)]
     pub collected: Collected,
+    /// Sidecars that were refused because they speak another version of the protocol, by service: why. One that has
+    /// registered since is not among them.
+    #[serde(default)]
+    pub refused: BTreeMap<Service, String>,
+    /// Requests and connections without a valid token or certificate, since the controller began.
+    #[serde(default)]
+    pub turned_away: u64,
 }
 
 /// Spans that the collector took, by what became of them.

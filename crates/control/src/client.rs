@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use aftershock_core::duration::Interval;
 use aftershock_core::trace::Trace;
+use aftershock_trust::{Credentials, Endpoint, TrustError};
 use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::Full;
 use serde::Serialize;
@@ -17,8 +19,7 @@ use crate::api::{
     ApiError, Conclude, Disarmed, Finish, Finished, Imported, RoundId, RoundRecord, RoundSummary, Settle, Settled,
     StartRound, StartedRound, Status, TraceSet,
 };
-use crate::runner::exchange::{Answer, ExchangeError, Protocol, exchange};
-use crate::scenario::{BaseUrl, ParseTextError};
+use crate::runner::exchange::{Answer, ExchangeError, exchange_on};
 
 /// How long an answer may take beyond what was asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,9 +33,17 @@ pub enum ClientError {
         /// What was asked for.
         action: &'static str,
         /// Whom.
-        address: BaseUrl,
+        address: String,
         /// `connection refused`, `timeout`, …
         reason: String,
+    },
+    /// What is to be shown to the controller is not there any more.
+    #[error("failed to {action}: {error}")]
+    Trust {
+        /// What was asked for.
+        action: &'static str,
+        /// Why.
+        error: String,
     },
     /// The controller's own words.
     #[error("failed to {action}: {error}")]
@@ -52,7 +61,7 @@ pub enum ClientError {
         /// What was asked for.
         action: &'static str,
         /// Who.
-        address: BaseUrl,
+        address: String,
         /// What was wrong with it.
         reason: String,
     },
@@ -68,7 +77,7 @@ impl ClientError {
 /// A client; clones share what is still to be said.
 #[derive(Debug, Clone)]
 pub struct Client {
-    address: BaseUrl,
+    endpoint: Arc<Endpoint>,
     farewells: Arc<Farewells>,
 }
 
@@ -80,17 +89,17 @@ struct Farewells {
 }
 
 impl Client {
-    /// A client of the controller at `address`, `http://HOST:PORT`.
+    /// A client of the controller at `address`, `http://HOST:PORT`, that shows nothing.
     ///
     /// # Errors
     /// When the address is no such URL.
-    pub fn new(address: &str) -> Result<Self, ParseTextError> {
-        Ok(Client { address: address.parse()?, farewells: Arc::default() })
+    pub fn new(address: &str) -> Result<Self, TrustError> {
+        Ok(Client::of(Endpoint::new(address, Credentials::default())?))
     }
 
-    /// Where the controller is.
-    pub fn address(&self) -> &BaseUrl {
-        &self.address
+    /// A client of this controller.
+    pub fn of(endpoint: Endpoint) -> Self {
+        Client { endpoint: Arc::new(endpoint), farewells: Arc::default() }
     }
 
     /// Starts a round; returns when every sidecar is armed.
@@ -257,18 +266,23 @@ impl Client {
         body: Bytes,
         patience: Duration,
     ) -> Result<Answer, ClientError> {
-        let uri: Uri = format!("{}{path}", self.address).parse().expect("a base URL and one of our paths");
-        let mut request = Request::builder().method(method).uri(uri);
+        let uri: Uri = path.parse().expect("one of our paths");
+        let mut request = Request::builder().method(method).uri(uri).header(HOST, self.endpoint.authority());
+        if let Some(token) =
+            self.endpoint.authorization().map_err(|error| ClientError::Trust { action, error: error.to_string() })?
+        {
+            request = request.header(AUTHORIZATION, token);
+        }
         if !body.is_empty() {
             request = request.header(http::header::CONTENT_TYPE, "application/json");
         }
         let request = request.body(Full::new(body)).expect("every part was parsed");
         let unreachable = |error: ExchangeError| ClientError::Unreachable {
             action,
-            address: self.address.clone(),
+            address: self.endpoint.to_string(),
             reason: error.to_string(),
         };
-        let answer = exchange(Protocol::Http1, request, patience).await.map_err(unreachable)?;
+        let answer = exchange_on(self.endpoint.connect(), request, patience).await.map_err(unreachable)?;
         if answer.status.is_success() {
             return Ok(answer);
         }
@@ -283,7 +297,7 @@ impl Client {
     }
 
     fn foreign(&self, action: &'static str, reason: String) -> ClientError {
-        ClientError::Foreign { action, address: self.address.clone(), reason }
+        ClientError::Foreign { action, address: self.endpoint.to_string(), reason }
     }
 }
 

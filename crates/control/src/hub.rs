@@ -134,12 +134,17 @@ impl Hub {
     }
 }
 
-fn new_key() -> HopKey {
+/// The secret of a hop key.
+pub(crate) fn new_secret() -> [u8; 16] {
     let mut secret = [0; 16];
     random(&mut secret);
+    secret
+}
+
+fn new_key() -> HopKey {
     let mut id = [0; 1];
     random(&mut id);
-    HopKey { id: id[0], secret }
+    HopKey { id: id[0], secret: new_secret() }
 }
 
 /// A token is a capability: it must not be guessed.

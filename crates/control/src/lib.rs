@@ -15,6 +15,7 @@ mod arming;
 mod collector;
 mod completion;
 mod hub;
+mod keys;
 mod link;
 mod registry;
 mod rounds;

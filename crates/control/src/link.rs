@@ -54,7 +54,12 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(hub: &Hub, io: I) {
     let hello = match timeout(HELLO_WITHIN, hello(&mut reader)).await.unwrap_or(Err(LinkError::Silent)) {
         Ok(Some(hello)) => hello,
         Ok(None) => return,
-        Err(error) => return refuse(&mut writer, &error).await,
+        Err(error) => {
+            if let LinkError::Protocol { service, .. } = &error {
+                hub.look().refuse(service, error.to_string());
+            }
+            return refuse(&mut writer, &error).await;
+        }
     };
     let observer = hello.observer;
     let service = hello.service.clone();

@@ -1,8 +1,10 @@
 //! The controller's one listener: OTLP/HTTP, the sidecars' upgrade, and the JSON API of [`crate::api`].
 //!
-//! It speaks HTTP/1.1 and has no tokens yet, so it refuses to listen beyond the loopback interface unless told to. Web
-//! pages are not clients: whatever names an `Origin` is refused.
+//! It speaks HTTP/1.1, perhaps over TLS. Beyond the loopback interface it listens only if it asks for tokens or client
+//! certificates ([`Access`]). Web pages are not clients: whatever names an `Origin` is refused.
 
+mod access;
+mod doors;
 mod extract;
 
 use std::collections::BTreeSet;
@@ -18,8 +20,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt as _;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use tokio::net::TcpListener;
@@ -31,11 +32,14 @@ use crate::api::{
     Conclude, Disarmed, Finish, Finished, Imported, RUNNER_LEASE, RoundRecord, RoundSummary, Settle, Settled,
     StartRound, StartedRound, Status, StopCondition, TraceSet,
 };
-use crate::hub::{Hub, Look};
+use crate::hub::{Hub, Look, new_secret};
 use crate::link;
 use crate::rounds::{RECORDINGS, RoundError};
 pub use crate::store::{Location, Redaction, Retention, StoreError};
 
+pub use access::Access;
+use access::{Gate, TurnedAway, with_token};
+use doors::{Doors, Peer};
 use extract::{Body, Failed, Id, Parameters};
 
 /// Settings of a controller. The default keeps rounds in memory.
@@ -47,8 +51,12 @@ pub struct Options {
     pub retention: Retention,
     /// What of them is not stored.
     pub redaction: Redaction,
-    /// Listen on an address that others can reach. There is no authentication yet: whoever reaches it can fault traffic.
-    pub allow_remote: bool,
+    /// What is asked of whoever connects.
+    pub access: Access,
+    /// How often the key of hop tags is exchanged for a new one.
+    pub rotate_keys: Duration,
+    /// How long an old key is taken after the last sidecar has stopped signing with it.
+    pub drain_keys: Duration,
     /// How long rules stay at a sidecar that hears nothing.
     pub lease: Duration,
     /// How often leases are renewed.
@@ -75,7 +83,9 @@ impl Default for Options {
             store: Location::Memory,
             retention: Retention::default(),
             redaction: Redaction::default(),
-            allow_remote: false,
+            access: Access::default(),
+            rotate_keys: Duration::from_secs(60 * 60),
+            drain_keys: crate::keys::DRAIN,
             lease: Duration::from_secs(10),
             renew_every: Duration::from_secs(3),
             runner_lease: RUNNER_LEASE,
@@ -92,12 +102,18 @@ impl Default for Options {
 /// Why a controller does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// It would be reachable from other hosts.
+    /// It would be reachable from other hosts, and ask nobody for anything.
     #[error(
-        "{0} can be reached from other hosts, and whoever reaches the controller can fault traffic: listen on a loopback \
-         address"
+        "{0} can be reached from other hosts, and whoever reaches the controller can fault traffic: give `--token-file F` \
+         (and `--tls-cert F --tls-key F`), or `--tls-cert F --tls-key F --client-ca F`, or listen on a loopback address"
     )]
-    NotLoopback(SocketAddr),
+    Open(SocketAddr),
+    /// Tokens would be readable on their way.
+    #[error(
+        "{0} can be reached from other hosts, and tokens would be readable on their way: give `--tls-cert F --tls-key F`, \
+         or `--insecure-plaintext` where a tunnel or a mesh encrypts"
+    )]
+    Plaintext(SocketAddr),
     /// The listener is not usable.
     #[error("the listener failed: {0}")]
     Listener(#[from] std::io::Error),
@@ -113,6 +129,7 @@ pub struct Controller {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<()>,
+    rotation: JoinHandle<()>,
 }
 
 impl std::fmt::Debug for Hub {
@@ -128,21 +145,15 @@ impl Controller {
     /// When the address is no loopback one and that was not allowed, or the store cannot be opened.
     pub async fn start(listener: TcpListener, options: Options) -> Result<Controller, ControlError> {
         let address = listener.local_addr()?;
-        if !address.ip().is_loopback() {
-            if !options.allow_remote {
-                return Err(ControlError::NotLoopback(address));
-            }
-            tracing::warn!(%address, "the controller can be reached from other hosts and asks nobody for a token");
-        }
+        options.access.suits(address)?;
+        let Access { tokens, tls, .. } = options.access.clone();
+        let encrypted = tls.is_some();
         let hub = Hub::new(options).await?;
         let (stop, stopped) = oneshot::channel();
-        // Messages to sidecars are small and waited for: they shall not wait for each other.
-        let listener = listener.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "TCP_NODELAY was not set");
-            }
-        });
-        let serving = axum::serve(listener, router(Arc::clone(&hub))).with_graceful_shutdown(async {
+        let gate = Gate { tokens, turned_away: Arc::default() };
+        let doors = Doors::new(listener, tls, Arc::clone(&gate.turned_away));
+        let app = router(Arc::clone(&hub), gate).into_make_service_with_connect_info::<Peer>();
+        let serving = axum::serve(doors, app).with_graceful_shutdown(async {
             let _ = stopped.await;
         });
         let server = tokio::spawn(async move {
@@ -150,8 +161,9 @@ impl Controller {
                 tracing::error!(%error, "the listener failed");
             }
         });
-        tracing::info!(%address, "controller listening");
-        Ok(Controller { hub, address, stop: Some(stop), server })
+        let rotation = tokio::spawn(rotate_keys(Arc::clone(&hub)));
+        tracing::info!(%address, encrypted, "controller listening");
+        Ok(Controller { hub, address, stop: Some(stop), server, rotation })
     }
 
     /// Where it listens.
@@ -186,6 +198,30 @@ impl Controller {
 impl Drop for Controller {
     fn drop(&mut self) {
         self.server.abort();
+        self.rotation.abort();
+    }
+}
+
+/// Exchange the key of hop tags from time to time, for as long as the controller runs.
+async fn rotate_keys(hub: Arc<Hub>) {
+    // What is longer than that is never.
+    let every = hub.options.rotate_keys.min(Duration::from_secs(60 * 60 * 24 * 365));
+    loop {
+        tokio::time::sleep(every).await;
+        let waits = hub.look().rotate_keys(new_secret());
+        if !waits.is_empty() {
+            tracing::warn!(sidecars = ?waits, "a rotation of hop keys waits for sidecars that do not confirm it");
+        }
+        let switched = |state: &mut crate::state::State| match state.keys.is_switched() {
+            true => Look::Ready(()),
+            false => Look::OnChange,
+        };
+        // A sidecar that does not confirm and does not go is told of once more at the next turn.
+        if hub.until(Instant::now() + every, switched).await.is_some() {
+            tokio::time::sleep(hub.options.drain_keys).await;
+            hub.look().keys_drained();
+            tracing::info!("the key of hop tags was exchanged");
+        }
     }
 }
 
@@ -209,7 +245,7 @@ const MAX_JSON: usize = 4 << 20;
 /// The largest set of traces that is imported at once: some thousands of executions.
 const MAX_TRACE_SET: usize = 64 << 20;
 
-fn router(hub: Arc<Hub>) -> Router {
+fn router(hub: Arc<Hub>, gate: Gate) -> Router {
     let api = Router::new()
         .route("/v1/rounds", post(start).get(rounds))
         .route("/v1/rounds/{id}", get(round))
@@ -235,7 +271,9 @@ fn router(hub: Arc<Hub>) -> Router {
             let problem = format!("{path} takes other methods than {}", request.method());
             Failed::new(StatusCode::METHOD_NOT_ALLOWED, problem)
         })
+        .layer(Extension(Arc::clone(&gate.turned_away)))
         .layer(middleware::from_fn(no_web_pages))
+        .layer(middleware::from_fn_with_state(gate, with_token))
         .with_state(hub)
 }
 
@@ -329,7 +367,10 @@ async fn disarm(State(hub): Shared) -> Json<Disarmed> {
 /// Sidecars that do not say how they are within this time are shown as they were.
 const REPORT_WITHIN: Duration = Duration::from_millis(500);
 
-async fn status(State(hub): Shared) -> Result<Json<Status>, Failed> {
+async fn status(
+    State(hub): Shared,
+    Extension(turned_away): Extension<Arc<TurnedAway>>,
+) -> Result<Json<Status>, Failed> {
     let stored_rounds = hub.store.count().await?;
     let before: Vec<_> = hub.change(|state| {
         let sidecars = state.registry.iter();
@@ -354,6 +395,8 @@ async fn status(State(hub): Shared) -> Result<Json<Status>, Failed> {
         rounds: state.rounds().iter().map(|(id, live)| live.status(*id, hub.options.lease)).collect(),
         stored_rounds,
         collected: state.collector.counted(),
+        refused: state.refused.clone(),
+        turned_away: turned_away.count(),
     }))
 }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aftershock_core::hop::Keyring;
 use aftershock_core::id::{ObserverId, Token};
+use aftershock_core::name::Service;
 use aftershock_core::otlp::Decoded;
 use aftershock_core::trace::Trace;
 use aftershock_core::wire::{Ask, FromController, FromSidecar, Hello, PROTOCOL, Ruling};
@@ -17,15 +18,21 @@ use crate::api::{RoundId, StartRound};
 use crate::arbiter::Release;
 use crate::arming::{Refusal, resolve};
 use crate::collector::{Accepted, Collector};
+use crate::keys::Keys;
 use crate::registry::{Outgoing, Registry};
 use crate::rounds::{Live, Terms};
 use crate::server::Options;
+
+/// Most services whose sidecars' refusals are remembered.
+const MAX_REFUSED: usize = 64;
 
 /// See the module.
 pub(crate) struct State {
     pub(crate) registry: Registry,
     pub(crate) collector: Collector,
-    pub(crate) keys: Keyring,
+    pub(crate) keys: Keys,
+    /// Sidecars of other versions that were refused: what each was told.
+    pub(crate) refused: BTreeMap<Service, String>,
     rounds: BTreeMap<RoundId, Live>,
     tokens: BTreeMap<Token, RoundId>,
     pub(crate) flushes: u64,
@@ -54,7 +61,8 @@ impl State {
         State {
             registry: Registry::default(),
             collector: Collector::new(spans),
-            keys,
+            keys: Keys::new(keys),
+            refused: BTreeMap::new(),
             rounds: BTreeMap::new(),
             tokens: BTreeMap::new(),
             flushes: 0,
@@ -157,11 +165,35 @@ impl State {
         }
     }
 
+    // ---- keys ------------------------------------------------------------------------------------------------------
+
+    /// Begin to exchange the key of hop tags, unless that is under way: then by whom it is kept waiting.
+    pub(crate) fn rotate_keys(&mut self, secret: [u8; 16]) -> Vec<ObserverId> {
+        let ring = self.keys.rotate(secret);
+        let waits = if ring.is_none() { self.keys.behind().collect() } else { Vec::new() };
+        self.tell_keys(ring);
+        waits
+    }
+
+    /// The old key is taken no longer, if everybody signs with the new one.
+    pub(crate) fn keys_drained(&mut self) {
+        let ring = self.keys.drained();
+        self.tell_keys(ring);
+    }
+
+    fn tell_keys(&self, ring: Option<Keyring>) {
+        let Some(ring) = ring else { return };
+        for (_, connected) in self.registry.iter() {
+            connected.send(FromController::Keys { keys: ring.clone() });
+        }
+    }
+
     // ---- sidecars --------------------------------------------------------------------------------------------------
 
     /// A sidecar said hello: it is registered, and late to every live round.
     pub(crate) fn register(&mut self, hello: Hello) -> Outgoing {
         let observer = hello.observer;
+        self.refused.remove(&hello.service);
         let (outgoing, again) = self.registry.add(hello);
         if again {
             self.rounds.values_mut().for_each(|live| live.lost_sidecar(observer));
@@ -169,12 +201,26 @@ impl State {
         let welcome = FromController::Welcome {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            keys: self.keys.clone(),
+            keys: self.keys.ring(),
             registry: self.registry.to_wire(),
             late: self.rounds.values().map(|live| live.token).collect(),
         };
+        let confirm = self.keys.joined(observer);
         self.send(observer, welcome);
+        if confirm {
+            self.send(observer, FromController::Keys { keys: self.keys.ring() });
+        }
         outgoing
+    }
+
+    /// A sidecar of another version was refused, and told why. It comes back until somebody does something about it.
+    pub(crate) fn refuse(&mut self, service: &str, reason: String) {
+        let Ok(service) = service.parse::<Service>() else { return };
+        if self.refused.len() < MAX_REFUSED || self.refused.contains_key(&service) {
+            if self.refused.insert(service, reason.clone()) != Some(reason.clone()) {
+                tracing::warn!(reason, "a sidecar is refused");
+            }
+        }
     }
 
     /// The connection of a sidecar ended. False if it had connected anew before.
@@ -182,6 +228,8 @@ impl State {
         let gone = self.registry.remove(observer, connection);
         if gone {
             self.rounds.values_mut().for_each(|live| live.lost_sidecar(observer));
+            let ring = self.keys.left(observer);
+            self.tell_keys(ring);
         }
         gone
     }
@@ -207,7 +255,11 @@ impl State {
                 return Heard::Change;
             }
             FromSidecar::Flushed { .. } => {}
-            FromSidecar::Keyed { .. } => return Heard::Change,
+            FromSidecar::Keyed { keys } => {
+                let ring = self.keys.keyed(observer, &keys);
+                self.tell_keys(ring);
+                return Heard::Change;
+            }
             FromSidecar::Ask(ask) => {
                 let answer = self.by_token(ask.token).and_then(|live| live.ask(observer, &ask));
                 if let Some((number, ruling)) = answer {

@@ -286,7 +286,10 @@ pub enum FromController {
         ruling: Ruling,
     },
     /// Other keys of hop tags. Answered with [`FromSidecar::Keyed`].
-    Keys(Keyring),
+    Keys {
+        /// The signing one first.
+        keys: Keyring,
+    },
     /// Prolong the lease of a round.
     Renew {
         /// Which round.

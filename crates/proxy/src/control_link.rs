@@ -40,7 +40,7 @@ enum LinkError {
     #[error("the controller sent a line of more than {MAX_LINE} bytes")]
     Line,
     #[error("the controller speaks protocol version {theirs} ({version}), this sidecar {PROTOCOL} ({})", env!("CARGO_PKG_VERSION"))]
-    Protocol { theirs: u32, version: String },
+    Protocol { theirs: u64, version: String },
     #[error("the controller does not take this sidecar: {0}")]
     Refused(String),
     #[error("the controller does not take what is said")]
@@ -100,11 +100,11 @@ async fn session(
     let mut lines = Lines::default();
     loop {
         while let Some(line) = lines.next()? {
+            if !*welcomed {
+                same_protocol(&line)?;
+            }
             let word: FromController = serde_json::from_slice(&line)?;
             match &word {
-                FromController::Welcome { protocol, version, .. } if *protocol != PROTOCOL => {
-                    return Err(LinkError::Protocol { theirs: *protocol, version: version.clone() });
-                }
                 FromController::Welcome { version, .. } => {
                     tracing::info!(%control, %version, "registered with the controller");
                     *welcomed = true;
@@ -121,6 +121,18 @@ async fn session(
             // Before the welcome there is nobody to talk to.
             () = brain.has_word(), if *welcomed => say(&mut writer, &brain.say()).await?,
         }
+    }
+}
+
+/// The version is looked at first: another protocol's welcome may have another form.
+fn same_protocol(line: &[u8]) -> Result<(), LinkError> {
+    let value: serde_json::Value = serde_json::from_slice(line)?;
+    match value["protocol"].as_u64() {
+        Some(theirs) if value["say"] == "welcome" && theirs != u64::from(PROTOCOL) => {
+            let version = value["version"].as_str().unwrap_or("?").chars().take(128).collect();
+            Err(LinkError::Protocol { theirs, version })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -209,6 +221,21 @@ mod tests {
             }
             assert_eq!(seen, ["one", "", "two three"], "split at {split}");
         }
+    }
+
+    #[test]
+    fn a_controller_one_version_apart_is_named_whatever_its_welcome_looks_like() {
+        for theirs in [PROTOCOL - 1, PROTOCOL + 1] {
+            let line = format!(r#"{{"say":"welcome","protocol":{theirs},"version":"9.9.9","keys":"of another form"}}"#);
+            let error = same_protocol(line.as_bytes()).unwrap_err().to_string();
+            let own = env!("CARGO_PKG_VERSION");
+            let expected =
+                format!("the controller speaks protocol version {theirs} (9.9.9), this sidecar {PROTOCOL} ({own})");
+            assert_eq!(error, expected);
+        }
+        let same = format!(r#"{{"say":"welcome","protocol":{PROTOCOL}}}"#);
+        assert!(same_protocol(same.as_bytes()).is_ok());
+        assert!(same_protocol(br#"{"say":"refused","reason":"no"}"#).is_ok(), "its reason is told");
     }
 
     #[test]

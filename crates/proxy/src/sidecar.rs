@@ -211,7 +211,7 @@ impl Sidecar {
             }
             FromController::Watch { token } => self.activity.watch(token),
             FromController::Report => self.outbox.push(FromSidecar::Counters(self.counters.report())),
-            FromController::Keys(keys) => {
+            FromController::Keys { keys } => {
                 self.outbox.push(FromSidecar::Keyed { keys: keys.0.iter().map(|key| key.id).collect() });
                 self.keys = keys;
             }

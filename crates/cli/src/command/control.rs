@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use aftershock_control::api::StopCondition;
-use aftershock_control::server::{Controller, Location, Options, Redaction, Retention};
+use aftershock_control::server::{Access, Controller, Location, Options, Redaction, Retention};
 use aftershock_core::duration::Interval;
 use aftershock_core::name::Service;
 use aftershock_core::wire::ARBITER_TIMEOUT;
+use aftershock_trust::{ServerTls, Tokens};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use http::HeaderName;
@@ -25,7 +28,7 @@ pub(crate) enum Control {
 /// Sidecars and the other commands find it at its address; SIGINT and SIGTERM disarm every round before it ends.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Where to listen. Only loopback: whoever reaches it can inject faults.
+    /// Where to listen. Beyond loopback it asks for tokens or client certificates: whoever reaches it can inject faults.
     #[arg(long, default_value = "127.0.0.1:4700")]
     listen: SocketAddr,
     /// The file of the store; it is made if it is not there.
@@ -54,6 +57,40 @@ pub(crate) struct Serve {
     /// Conclude nothing from fewer ordinary requests than these.
     #[arg(long, value_name = "N", default_value_t = 50, requires = "stop_error_rate")]
     stop_min_requests: u64,
+    /// Sidecars and commands show a token of this file, which has one a line. It is read again when it changes, so that a
+    /// new token can be handed out before an old one goes.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The controller's certificate chain, PEM: connections are encrypted.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of that certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Whoever connects has a certificate of one of these authorities, PEM; beside `--token-file` both are needed.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+    /// Take tokens of other hosts over unencrypted connections, because a tunnel or a mesh encrypts them.
+    #[arg(long, conflicts_with = "tls_cert")]
+    insecure_plaintext: bool,
+    /// How often the key that sidecars sign their hop headers with is exchanged.
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    rotate_keys: Interval,
+}
+
+/// More often serves nobody.
+const LEAST_ROTATION: Duration = Duration::from_secs(1);
+
+impl Serve {
+    /// What is asked of whoever connects.
+    fn access(&self) -> anyhow::Result<Access> {
+        let tokens = self.token_file.as_deref().map(Tokens::load).transpose()?;
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, self.client_ca.as_deref())?),
+            _ => None,
+        };
+        Ok(Access { tokens: tokens.map(Arc::new), tls, insecure_plaintext: self.insecure_plaintext })
+    }
 }
 
 /// `10%` or `0.5%`, in a million.
@@ -69,6 +106,7 @@ fn per_million(text: &str) -> Result<u32, String> {
 impl Control {
     pub(crate) async fn run(self) -> anyhow::Result<Ended> {
         let Control::Serve(serve) = self;
+        let access = serve.access()?;
         let listener = tokio::net::TcpListener::bind(serve.listen)
             .await
             .with_context(|| format!("failed to listen on {}", serve.listen))?;
@@ -78,14 +116,16 @@ impl Control {
             redaction: Redaction::default().also(serve.redact_header),
             faultable: (!serve.allow_fault.is_empty()).then(|| serve.allow_fault.into_iter().collect()),
             arbiter_timeout: serve.arbiter_timeout.0,
-            stop: serve.stop_error_rate.map(|errors_per_million| StopCondition {
-                errors_per_million,
-                min_requests: serve.stop_min_requests,
-            }),
+            stop: serve
+                .stop_error_rate
+                .map(|errors_per_million| StopCondition { errors_per_million, min_requests: serve.stop_min_requests }),
+            access,
+            rotate_keys: serve.rotate_keys.0.max(LEAST_ROTATION),
             ..Options::default()
         };
+        let scheme = if options.access.tls.is_some() { "https" } else { "http" };
         let controller = Controller::start(listener, options).await?;
-        output::remark(format!("controller on http://{}, store {}", controller.address(), serve.store.display()));
+        output::remark(format!("controller on {scheme}://{}, store {}", controller.address(), serve.store.display()));
         let signal = super::interrupted().await?;
         output::remark(format!("{signal}: disarming every round"));
         controller.shutdown().await;

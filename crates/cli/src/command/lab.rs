@@ -99,7 +99,7 @@ impl Up {
         options.subnet = Some(self.subnet);
         options.replicas = self.replicas;
         options.directory = self.logs.clone();
-        options.control = Some(self.at.control.clone());
+        options.control = Some(self.at.for_sidecars()?);
         if self.without_sidecars {
             options.sidecar = None;
             options.control = None;

@@ -23,6 +23,7 @@ use aftershock_control::runner::Runner;
 use aftershock_control::scenario::{Scenario, Secrets, TemporalFault};
 use aftershock_core::trace::Trace;
 use aftershock_lab::{Launcher, Options};
+use aftershock_trust::{Credentials, Endpoint, TokenSource};
 use anyhow::{Context, bail};
 use clap::Args;
 
@@ -31,18 +32,82 @@ use crate::Ended;
 /// The default address of the controller.
 pub(crate) const CONTROL: &str = "http://127.0.0.1:4700";
 
-/// Where the controller is.
+/// Where the controller is, and what it is shown.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Controller")]
 pub(crate) struct AtControl {
-    /// The controller's address.
-    #[arg(long, value_name = "URL", default_value = CONTROL, env = "AFTERSHOCK_CONTROL")]
+    /// The controller's address, `http://HOST:PORT` or `https://HOST:PORT`.
+    #[arg(
+        long = "controller",
+        visible_alias = "control",
+        value_name = "URL",
+        default_value = CONTROL,
+        env = "AFTERSHOCK_CONTROLLER"
+    )]
     pub(crate) control: String,
+    /// The file with the token to show; the variable AFTERSHOCK_TOKEN may hold the token itself.
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// The authorities that sign the controller's certificate, PEM; needed for `https://`.
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CA")]
+    ca: Option<PathBuf>,
+    /// A certificate chain to show, PEM.
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CERT")]
+    cert: Option<PathBuf>,
+    /// The key of `--cert`, PEM.
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_KEY")]
+    key: Option<PathBuf>,
+    /// Let the token travel unencrypted to another host, because a tunnel or a mesh encrypts it.
+    #[arg(long)]
+    insecure_plaintext: bool,
 }
+
+/// The variable with a token.
+const TOKEN: &str = "AFTERSHOCK_TOKEN";
 
 impl AtControl {
     pub(crate) fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(&self.control)?)
+        Ok(Client::of(Endpoint::new(&self.control, self.credentials())?))
     }
+
+    /// Read from the environment here and not by the parser, which would print it in an error.
+    fn credentials(&self) -> Credentials {
+        let given = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+        let file = self.token_file.clone().map(TokenSource::File);
+        Credentials {
+            token: file.or_else(|| given.map(|token| TokenSource::Given { name: TOKEN, token })),
+            ca: self.ca.clone(),
+            certificate: self.cert.clone(),
+            key: self.key.clone(),
+            insecure_plaintext: self.insecure_plaintext,
+        }
+    }
+
+    /// How the sidecars of a lab are told of the controller: the value of `control:` in their configurations.
+    ///
+    /// # Errors
+    /// When only a variable has the token: a sidecar reads a file.
+    pub(crate) fn for_sidecars(&self) -> anyhow::Result<aftershock_lab::Control> {
+        let credentials = self.credentials();
+        Endpoint::new(&self.control, credentials.clone())?;
+        let token_file = match credentials.token {
+            Some(TokenSource::Given { .. }) => bail!("sidecars read their token from a file: give `--token-file`"),
+            Some(TokenSource::File(file)) => Some(absolute(file)?),
+            None => None,
+        };
+        Ok(aftershock_lab::Control {
+            url: self.control.clone(),
+            token_file,
+            ca: credentials.ca.map(absolute).transpose()?,
+            cert: credentials.certificate.map(absolute).transpose()?,
+            key: credentials.key.map(absolute).transpose()?,
+            insecure_plaintext: credentials.insecure_plaintext,
+        })
+    }
+}
+
+fn absolute(path: PathBuf) -> anyhow::Result<PathBuf> {
+    std::path::absolute(&path).with_context(|| format!("failed to find {}", path.display()))
 }
 
 /// Where a scenario's system is, if not where its file says.

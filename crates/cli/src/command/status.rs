@@ -79,6 +79,12 @@ fn human(status: &Answer) {
         }
         output::line(table);
     }
+    for (service, reason) in &status.refused {
+        output::line(format!("refused: {service}: {reason}"));
+    }
+    if status.turned_away > 0 {
+        output::line(format!("turned away, without a valid token or certificate: {}", status.turned_away));
+    }
     if status.rounds.is_empty() {
         output::line("no round is armed");
     }

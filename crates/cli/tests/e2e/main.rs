@@ -13,3 +13,4 @@ mod lab;
 mod quickstart;
 mod support;
 mod table;
+mod trust;

@@ -37,7 +37,7 @@ fn the_quick_start_of_the_readme_works() {
         .args(["-c", &script])
         .current_dir(folder.path())
         .env("PATH", std::env::join_paths(paths).unwrap())
-        .env_remove("AFTERSHOCK_CONTROL")
+        .env_remove("AFTERSHOCK_CONTROLLER")
         .stdin(Stdio::null())
         .output()
         .unwrap()

@@ -13,7 +13,7 @@ pub(crate) fn root() -> PathBuf {
 /// `aftershock` with `arguments`, in the repository.
 pub(crate) fn aftershock(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aftershock"));
-    command.args(arguments).current_dir(root()).stdin(Stdio::null()).env_remove("AFTERSHOCK_CONTROL");
+    command.args(arguments).current_dir(root()).stdin(Stdio::null()).env_remove("AFTERSHOCK_CONTROLLER");
     command
 }
 

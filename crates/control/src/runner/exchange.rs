@@ -14,6 +14,7 @@ use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 /// The largest body that is read.
@@ -63,8 +64,29 @@ pub(crate) async fn exchange(
     }
 }
 
-async fn exchange_untimed(protocol: Protocol, mut request: Request<Full<Bytes>>) -> Result<Answer, ExchangeError> {
+/// As [`exchange`] over HTTP/1.1, on the connection that `connecting` makes.
+pub(crate) async fn exchange_on<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    connecting: impl Future<Output = io::Result<S>>,
+    request: Request<Full<Bytes>>,
+    timeout: Duration,
+) -> Result<Answer, ExchangeError> {
+    let both = async {
+        let stream = connecting.await.map_err(|error| ExchangeError::Transport(io_error(&error)))?;
+        converse(Protocol::Http1, stream, request).await
+    };
+    tokio::time::timeout(timeout, both).await.unwrap_or(Err(ExchangeError::Timeout))
+}
+
+async fn exchange_untimed(protocol: Protocol, request: Request<Full<Bytes>>) -> Result<Answer, ExchangeError> {
     let stream = connect(request.uri()).await.map_err(|error| ExchangeError::Transport(io_error(&error)))?;
+    converse(protocol, stream, request).await
+}
+
+async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    protocol: Protocol,
+    stream: S,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Answer, ExchangeError> {
     let io = TokioIo::new(stream);
     match protocol {
         Protocol::Http1 => {

@@ -135,16 +135,6 @@ async fn a_store_that_cannot_be_used_keeps_the_controller_from_starting() {
 }
 
 #[tokio::test]
-async fn it_does_not_listen_for_other_hosts_unless_told_to() {
-    let everywhere = TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let error = Controller::start(everywhere, Options::default()).await.unwrap_err();
-    assert!(matches!(error, ControlError::NotLoopback(_)), "{error}");
-    let everywhere = TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let options = Options { allow_remote: true, ..Options::default() };
-    Controller::start(everywhere, options).await.unwrap().shutdown().await;
-}
-
-#[tokio::test]
 async fn its_end_disarms_before_sidecars_are_left_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let api = Api(listener.local_addr().unwrap());

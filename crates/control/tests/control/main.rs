@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
+mod certificates;
 mod http;
 mod sidecar;
 mod spans;
 
+mod access;
 mod arbitration;
 mod arming;
 mod circumstances;

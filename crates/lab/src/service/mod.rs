@@ -167,6 +167,8 @@ impl Process {
 pub async fn run(spec: ServiceSpec, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (crashed, mut crash) = mpsc::unbounded_channel();
     let (listen, admin) = (spec.listen, spec.admin);
+    // Whoever reaches it reads ledgers and logs, and is asked for nothing.
+    anyhow::ensure!(admin.ip().is_loopback(), "expected a loopback address for ledgers and events, found {admin}");
     let process = Arc::new(Process::new(spec, crashed)?);
     let bind = |address: SocketAddr| async move {
         TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))

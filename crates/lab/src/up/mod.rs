@@ -44,7 +44,7 @@ pub struct Options {
     /// What runs a sidecar; it gets `--config FILE --exit-with-stdin`. `None` wires the services directly.
     pub sidecar: Option<Launcher>,
     /// Where sidecars register.
-    pub control: Option<String>,
+    pub control: Option<Control>,
     /// Where callers find a service instead of at its own address, by service: a hop of the caller's own. Only without
     /// sidecars, which dial each other.
     pub detours: BTreeMap<String, SocketAddr>,
@@ -61,6 +61,29 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// How long all processes together may take to become ready.
     pub ready_within: Duration,
+}
+
+/// Where sidecars register, and what they show there: `control` of `kind: Sidecar`.
+#[derive(Clone, Debug, Default)]
+pub struct Control {
+    /// `http://HOST:PORT` or `https://HOST:PORT`.
+    pub url: String,
+    /// The file with their token.
+    pub token_file: Option<PathBuf>,
+    /// The authorities that sign the controller's certificate.
+    pub ca: Option<PathBuf>,
+    /// Their certificate.
+    pub cert: Option<PathBuf>,
+    /// The key of that.
+    pub key: Option<PathBuf>,
+    /// The token may travel unencrypted.
+    pub insecure_plaintext: bool,
+}
+
+impl From<String> for Control {
+    fn from(url: String) -> Self {
+        Control { url, ..Control::default() }
+    }
 }
 
 impl Options {

@@ -1,6 +1,7 @@
 //! The configuration file of a sidecar, `kind: Sidecar`.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use super::Options;
 use super::layout::{Site, Sites};
@@ -14,7 +15,21 @@ pub(super) fn config(topology: &Topology, service: &str, site: &Site, sites: &Si
     let mut line = |text: String| writeln!(out, "{text}").expect("writing to a string never fails");
     line(format!("service: {service}"));
     if let Some(control) = &options.control {
-        line(format!("control: {}", quoted(control)));
+        let file = |name: &str, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| format!(", {name}: {}", quoted(&path.to_string_lossy()))).unwrap_or_default()
+        };
+        let files = [
+            file("token_file", &control.token_file),
+            file("ca", &control.ca),
+            file("cert", &control.cert),
+            file("key", &control.key),
+        ];
+        let insecure = if control.insecure_plaintext { ", insecure_plaintext: true" } else { "" };
+        let shown = files.concat() + insecure;
+        match shown.is_empty() {
+            true => line(format!("control: {}", quoted(&control.url))),
+            false => line(format!("control: {{url: {}{shown}}}", quoted(&control.url))),
+        }
     }
     line("inbound:".into());
     line(format!("  - {{listen: {}, to: {}}}", address(&site.inbound), address(&site.application)));
@@ -55,7 +70,7 @@ mod tests {
         let text = include_str!("../../../../topologies/online-boutique.yaml");
         let topology = Topology::parse("online-boutique.yaml", text).unwrap();
         let launcher = Launcher { program: "unused".into(), args: Vec::new() };
-        let control = Some("http://127.0.0.1:4700".to_owned());
+        let control = Some("http://127.0.0.1:4700".to_owned().into());
         let sidecar = Some(launcher.clone());
         let options = Options { sidecar, control, propagation, ..Options::new(launcher) };
         let sites = Layout::on([127, 9, 9], &topology, &options).sites;

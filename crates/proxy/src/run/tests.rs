@@ -333,6 +333,10 @@ fn a_controller_of_another_version_is_refused_and_asked_again() {
             late: Vec::new(),
         };
         newer.say(&welcome).await;
+        let mut older = stage.session().await;
+        assert!(matches!(older.hear().await, FromSidecar::Hello(_)));
+        let other_form = format!("{{\"say\":\"welcome\",\"protocol\":{},\"keys\":\"none\"}}\n", PROTOCOL - 1);
+        older.stream.get_mut().write_all(other_form.as_bytes()).await.unwrap();
         let mut long = stage.session().await;
         assert!(matches!(long.hear().await, FromSidecar::Hello(_)), "it closed the connection and came again");
         let _ = long.stream.get_mut().write_all(&vec![b'x'; MAX_LINE + 2]).await;
