@@ -29,9 +29,9 @@ pub(crate) struct Exactness {
     /// Ordinary requests in a second, where there are any.
     #[arg(long, default_value_t = 10.0)]
     ordinary: f64,
-    /// How long a pass waits for the arbiter, in milliseconds.
-    #[arg(long)]
-    arbiter_timeout_ms: Option<u64>,
+    /// How long a pass waits for the arbiter, in milliseconds. This is about exactness, not about how fast a machine is.
+    #[arg(long, default_value_t = 1000)]
+    arbiter_timeout_ms: u64,
     /// Only this case; may be given several times.
     #[arg(long, value_name = "CASE")]
     only: Vec<String>,
@@ -140,9 +140,7 @@ pub(crate) fn run(exactness: &Exactness) -> anyhow::Result<()> {
         option("--replicas", replicas.to_string());
         option("--parallel", parallel.to_string());
         option("--ordinary", ordinary.to_string());
-        if let Some(timeout) = exactness.arbiter_timeout_ms {
-            option("--arbiter-timeout", format!("{timeout}ms"));
-        }
+        option("--arbiter-timeout", format!("{}ms", exactness.arbiter_timeout_ms));
         exactness.only.iter().for_each(|case| option("--case", case.clone()));
         let rows = evaluate(&mut lab(&arguments))?;
         for row in &rows {

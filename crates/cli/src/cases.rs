@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use aftershock_control::api::Verdict;
 use aftershock_control::scenario::{Scenario, TemporalFault};
 use aftershock_core::event::ApiRef;
 use aftershock_core::plan::Plan;
@@ -158,4 +159,21 @@ pub(crate) async fn contradictions(lab: &RunningLab, key: &str, truth: &[Questio
     let found = lab.judge(key, truth, SETTLED_WITHIN).await;
     let found = found.context("failed to read the lab's event logs")?;
     Ok(found.iter().map(ToString::to_string).collect())
+}
+
+/// Whether a verdict and the logs say different things: `injected` although they contradict it, or a verdict that denies
+/// it although the mark of the fault is there. `incomplete` and `inconclusive` say that it is not known, and that a fault
+/// whose mark can come about by itself was missed is not for the logs to say.
+pub(crate) fn disagrees(verdict: Verdict, contradictions: &[String], truth: &[Question]) -> bool {
+    let unmistakable = |question: &Question| match question {
+        Question::Window(window) => window.is_unmistakable(),
+        _ => false,
+    };
+    match verdict {
+        Verdict::Injected => !contradictions.is_empty(),
+        Verdict::Missed | Verdict::Unreached | Verdict::Premature | Verdict::Multiple => {
+            contradictions.is_empty() && truth.iter().any(unmistakable)
+        }
+        Verdict::Incomplete | Verdict::Inconclusive | Verdict::Clean => false,
+    }
 }

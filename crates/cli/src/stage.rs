@@ -49,7 +49,7 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) recording: Recording,
     pub(crate) synthesis: Synthesis,
     fault: TemporalFault,
-    truth: Vec<Question>,
+    pub(crate) truth: Vec<Question>,
     runner: Runner,
 }
 

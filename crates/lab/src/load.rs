@@ -70,6 +70,21 @@ impl RunningLab {
     /// # Errors
     /// A request that the topology does not have, or that is not HTTP; a rate that is none.
     pub fn load(&self, request: &str, prefix: &str, rate: f64) -> Result<Load, LoadError> {
+        self.load_with(request, prefix, rate, None)
+    }
+
+    /// The same, with this `tracestate` in every request: traffic that is not ordinary, since it carries a token.
+    ///
+    /// # Errors
+    /// As [`RunningLab::load`].
+    pub fn load_with(
+        &self,
+        request: &str,
+        prefix: &str,
+        rate: f64,
+        tracestate: Option<&str>,
+    ) -> Result<Load, LoadError> {
+        let tracestate = tracestate.map(str::to_owned);
         let topology = self.topology();
         let known = || topology.requests().iter().map(|request| request.name.as_str());
         let found = topology
@@ -98,8 +113,10 @@ impl RunningLab {
                 let room = room.clone().acquire_owned().await.expect("the semaphore is never closed");
                 let key = format!("{prefix}{n}");
                 let (method, target, entry) = (method.clone(), format!("{path}?key={key}{params}"), *entry);
+                let tracestate = tracestate.clone();
                 under_way.spawn(async move {
-                    let answer = tokio::time::timeout(PATIENCE, send(entry, &method, &target)).await;
+                    let answer =
+                        tokio::time::timeout(PATIENCE, send(entry, &method, &target, tracestate.as_deref())).await;
                     let late = || Err(format!("no answer within {} s", PATIENCE.as_secs()));
                     drop(room);
                     Told { key, answer: answer.unwrap_or_else(|_| late()) }
@@ -158,14 +175,18 @@ impl Drop for Load {
 }
 
 /// The status of one exchange on a connection of its own.
-async fn send(entry: SocketAddr, method: &str, target: &str) -> Result<u16, String> {
+async fn send(entry: SocketAddr, method: &str, target: &str, tracestate: Option<&str>) -> Result<u16, String> {
     let failed = |error: &dyn std::fmt::Display| error.to_string();
     let stream = TcpStream::connect(entry).await.map_err(|error| failed(&error))?;
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|error| failed(&error))?;
     let half = || getrandom::u64().map(|random| random.max(1)).map_err(|error| failed(&error));
     let (trace, span) = (u128::from(half()?) << 64 | u128::from(half()?), half()?);
-    let request = Request::builder()
+    let mut request = Request::builder();
+    if let Some(tracestate) = tracestate {
+        request = request.header("tracestate", tracestate);
+    }
+    let request = request
         .method(method)
         .uri(target)
         .header(header::HOST, entry.to_string())
@@ -173,7 +194,7 @@ async fn send(entry: SocketAddr, method: &str, target: &str) -> Result<u16, Stri
         .header("traceparent", format!("00-{trace:032x}-{span:016x}-01"))
         .header("uber-trace-id", format!("{trace:032x}:{span:016x}:0:1"))
         .body(Empty::<Bytes>::new())
-        .expect("a checked route and an address");
+        .map_err(|error| failed(&error))?;
     let ask = async {
         let response = sender.send_request(request).await?;
         let status = response.status().as_u16();

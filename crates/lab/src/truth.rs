@@ -117,6 +117,13 @@ impl Call {
         }
     }
 
+    /// How long its messages that arrived were under way, in nanoseconds.
+    fn transits(&self) -> impl Iterator<Item = u64> {
+        let request = self.request_sent.zip(self.request_received);
+        let response = self.response_sent.as_ref().zip(self.response_received.as_ref()).map(|(s, r)| (s.at, r.at));
+        [request, response].into_iter().flatten().map(|(sent, arrived)| arrived.0.saturating_sub(sent.0))
+    }
+
     /// What became of it. Of the client's own request only the callee's half is known: it is whole once answered.
     pub fn fate(&self) -> Fate {
         let callers_half = self.request_sent.is_some();
@@ -193,10 +200,19 @@ impl Log {
         self.calls.iter().all(|call| call.fate() != Fate::Open)
     }
 
-    /// The calls that something on the way interfered with.
+    /// The calls that something on the way interfered with. A message that was under way when its caller was cancelled is
+    /// none, unless it was under way for longer than any that arrived.
     pub fn faulted(&self) -> impl Iterator<Item = &Call> {
         let touched = |fate| matches!(fate, Fate::RequestLost | Fate::ResponseLost | Fate::ResponseReplaced);
-        self.calls.iter().filter(move |call| touched(call.fate()))
+        let slowest = self.calls.iter().flat_map(Call::transits).max().unwrap_or(0);
+        let cut_off = move |call: &Call| match (&call.response_sent, &call.failed) {
+            (Some(sent), Some((at, Failure::Cancelled))) => at.0.saturating_sub(sent.at.0) <= slowest,
+            (None, Some((at, Failure::Cancelled))) => {
+                call.request_sent.is_some_and(|sent| at.0.saturating_sub(sent.0) <= slowest)
+            }
+            _ => false,
+        };
+        self.calls.iter().filter(move |call| touched(call.fate()) && !cut_off(call))
     }
 
     /// How many answers of this call's Api its callee had sent in the same execution before that of this call.

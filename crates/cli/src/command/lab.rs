@@ -1,6 +1,7 @@
 //! `aftershock lab`.
 
 mod evaluate;
+mod kills;
 mod random;
 
 use std::net::SocketAddr;
@@ -12,6 +13,7 @@ use aftershock_lab::{Propagation, Topology, up};
 use clap::{Args, Subcommand, ValueEnum};
 
 use self::evaluate::Evaluate;
+use self::kills::Kills;
 use self::random::Random;
 use super::AtControl;
 use crate::Ended;
@@ -23,6 +25,7 @@ pub(crate) enum Lab {
     Up(Up),
     Evaluate(Evaluate),
     Random(Random),
+    Kills(Kills),
 }
 
 /// Start every service of a topology and a sidecar for each, until Ctrl-C.
@@ -87,6 +90,7 @@ impl Lab {
             Lab::Up(up) => up.run().await,
             Lab::Evaluate(evaluate) => super::until_interrupted(None, evaluate.run()).await,
             Lab::Random(random) => super::until_interrupted(None, random.run()).await,
+            Lab::Kills(kills) => super::until_interrupted(None, kills.run()).await,
         }
     }
 }

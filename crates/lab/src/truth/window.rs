@@ -139,7 +139,7 @@ impl Window {
         };
         let mut found = Err(self.contradiction("no call of the target bears it"));
         for call in candidates {
-            found = self.within(log, call).map(|()| call);
+            found = self.admits(log, call).map(|()| call);
             if found.is_ok() {
                 break;
             }
@@ -147,8 +147,21 @@ impl Window {
         found
     }
 
+    /// Whether the fault leaves a mark that nothing else leaves: an order or a late message can come about by itself.
+    pub fn is_unmistakable(&self) -> bool {
+        matches!(self.mark, Mark::Fate(_))
+    }
+
+    /// Whether `call` is one that the target means.
+    pub fn means(&self, call: &Call) -> bool {
+        self.pass.means(call)
+    }
+
     /// Whether the message of `call` can have been the one that was meant.
-    fn within(&self, log: &Log, call: &Call) -> Result<(), Contradiction> {
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admits(&self, log: &Log, call: &Call) -> Result<(), Contradiction> {
         let Some((sent, gone)) = self.pass.span(call) else {
             return Err(self.contradiction(format!("{call} has no such message")));
         };

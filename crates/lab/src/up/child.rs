@@ -37,7 +37,8 @@ impl Child {
         first_line: Option<&str>,
     ) -> Result<Self, UpError> {
         let file = |source| UpError::File { path: log.to_owned(), source };
-        let output = File::create(log).map_err(file)?;
+        // What the process before it said stays.
+        let output = File::options().create(true).append(true).open(log).map_err(file)?;
         let errors = output.try_clone().map_err(file)?;
         let failed =
             |source| UpError::Start { role, service: service.to_owned(), program: launcher.program.clone(), source };

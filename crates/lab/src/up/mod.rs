@@ -228,6 +228,7 @@ pub struct RunningLab {
     sites: Sites,
     children: Vec<Child>,
     directory: PathBuf,
+    options: Options,
     /// Removed with the lab, unless the caller chose the directory.
     _temporary: Option<tempfile::TempDir>,
 }
@@ -249,16 +250,24 @@ pub async fn up(topology: Topology, options: &Options) -> Result<RunningLab, UpE
             (temporary.path().to_owned(), Some(temporary))
         }
     };
-    let mut lab = RunningLab { topology, sites: layout.sites, children: Vec::new(), directory, _temporary: temporary };
+    let mut lab = RunningLab {
+        topology,
+        sites: layout.sites,
+        children: Vec::new(),
+        directory,
+        options: options.clone(),
+        _temporary: temporary,
+    };
     let services: Vec<String> = lab.topology.services.iter().map(|service| service.name.clone()).collect();
     let instances =
         || services.iter().flat_map(|service| (0..options.replicas.get().into()).map(move |n| (service, n)));
     for (service, replica) in instances() {
-        lab.start_service(service, replica, options)?;
+        lab.forget(service, replica)?;
+        lab.start_service(service, replica)?;
     }
-    if let Some(launcher) = &options.sidecar {
+    if options.sidecar.is_some() {
         for (service, replica) in instances() {
-            lab.start_sidecar(service, replica, launcher, options)?;
+            lab.start_sidecar(service, replica)?;
         }
     }
     lab.ready(options.ready_within).await?;
@@ -266,7 +275,22 @@ pub async fn up(topology: Topology, options: &Options) -> Result<RunningLab, UpE
 }
 
 impl RunningLab {
-    fn start_service(&mut self, service: &str, replica: usize, options: &Options) -> Result<(), UpError> {
+    /// Removes what an earlier lab in the same directory left of an instance.
+    fn forget(&self, service: &str, replica: usize) -> Result<(), UpError> {
+        for suffix in ["log", "sidecar.log", "journal"] {
+            let path = self.directory.join(format!("{}.{suffix}", file_stem(service, replica)));
+            match std::fs::remove_file(&path) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(UpError::File { path, source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn start_service(&mut self, service: &str, replica: usize) -> Result<(), UpError> {
+        let options = &self.options;
         let sites = &self.sites[service];
         let site = &sites[replica];
         let others = sites.iter().filter(|other| other.admin != site.admin);
@@ -290,13 +314,9 @@ impl RunningLab {
         Ok(())
     }
 
-    fn start_sidecar(
-        &mut self,
-        service: &str,
-        replica: usize,
-        launcher: &Launcher,
-        options: &Options,
-    ) -> Result<(), UpError> {
+    fn start_sidecar(&mut self, service: &str, replica: usize) -> Result<(), UpError> {
+        let options = &self.options;
+        let Some(launcher) = &options.sidecar else { return Ok(()) };
         let config = sidecar::config(&self.topology, service, &self.sites[service][replica], &self.sites, options);
         let stem = file_stem(service, replica);
         let path = self.directory.join(format!("{stem}.sidecar.yaml"));
@@ -396,6 +416,36 @@ impl RunningLab {
     /// The processes that were started: role, service, process id.
     pub fn processes(&self) -> impl Iterator<Item = (Role, &str, u32)> {
         self.children.iter().map(|child| (child.role, child.service.as_str(), child.pid()))
+    }
+
+    /// Kills a process of the lab without a word (SIGKILL) and reaps it; false if none with this id runs.
+    pub fn kill(&mut self, pid: u32) -> bool {
+        let Some(child) = self.children.iter_mut().find(|child| child.pid() == pid) else { return false };
+        let running = child.ended().is_none();
+        child.kill();
+        running
+    }
+
+    /// Starts every process that has ended again, in its place, and waits until all are ready. A service begins with what
+    /// its journal holds, if there is one ([`Options::durable`]), and with nothing otherwise.
+    ///
+    /// # Errors
+    /// As [`up`](up()).
+    pub async fn revive(&mut self) -> Result<(), UpError> {
+        let mut ended = Vec::new();
+        for mut child in std::mem::take(&mut self.children) {
+            match child.ended() {
+                Some(_) => ended.push(child),
+                None => self.children.push(child),
+            }
+        }
+        for child in ended {
+            match child.role {
+                Role::Service => self.start_service(&child.service, child.replica)?,
+                Role::Sidecar => self.start_sidecar(&child.service, child.replica)?,
+            }
+        }
+        self.ready(self.options.ready_within).await
     }
 
     /// The processes that have ended by themselves.

@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 
 use super::PropagationArgument;
-use crate::cases::{Case, SETTLED_WITHIN};
+use crate::cases::{self, Case, SETTLED_WITHIN};
 use crate::output::{self, Format};
 use crate::progress::Progress;
 use crate::stage::{self, Rehearsal, Setting};
@@ -219,7 +219,7 @@ async fn trial(rehearsal: &Rehearsal<'_>, number: u32) -> Trial {
     };
     let verdict = outcome.finished.verdict;
     let injected = verdict == Verdict::Injected;
-    let disagrees = injected != contradictions.is_empty();
+    let disagrees = cases::disagrees(verdict, &contradictions, &rehearsal.truth);
     let mut differences = Vec::new();
     let mut differs = |what: String| differences.push(format!("{id} trial {number}, key {}: {what}", outcome.key));
     if !injected {

@@ -44,6 +44,9 @@ pub(crate) struct Random {
     /// Most replicas of a service.
     #[arg(long, value_name = "N", default_value = "3")]
     replicas: NonZeroU16,
+    /// How long a pass waits for the arbiter.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    arbiter_timeout: Interval,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -114,7 +117,8 @@ impl Random {
         let replicas = 1 + lots.below(self.replicas.get().into()) as u16;
         let file = format!("random-{seed:x}.yaml");
         let topology = Topology::parse(&file, &topology(seed))?;
-        let setting = Setting { replicas: replicas.try_into()?, rounds: ROUNDS, ..Setting::default() };
+        let arbiter_timeout = self.arbiter_timeout.0;
+        let setting = Setting { replicas: replicas.try_into()?, rounds: ROUNDS, arbiter_timeout, ..Setting::default() };
         let stage = Stage::set(topology, setting).await?;
         let attempts = 1 + lots.below(3);
         let runner = Runner::new(stage.client.clone(), scenario(&stage.lab, attempts)?);
@@ -144,7 +148,7 @@ impl Random {
                     if verdict != Verdict::Injected {
                         report.differences.push(format!("{case}: key {}: {verdict}: {reasons:?}", outcome.key));
                     }
-                    if (verdict == Verdict::Injected) != contradictions.is_empty() {
+                    if cases::disagrees(verdict, &contradictions, &truth) {
                         report.disagree += 1;
                         let shown = if contradictions.is_empty() {
                             "the fault happened".to_owned()
