@@ -101,12 +101,25 @@ impl Row {
 #[derive(Deserialize)]
 struct Evaluation {
     rows: Vec<Row>,
+    headers: Vec<Headers>,
+}
+
+/// The lengths of hop headers with evidence on a topology.
+#[derive(Debug, Serialize, Deserialize)]
+struct Headers {
+    topology: String,
+    replicas: u16,
+    headers: u64,
+    p50: u16,
+    p95: u16,
+    max: u16,
 }
 
 #[derive(Serialize)]
 struct Report {
     schema: &'static str,
     rows: Vec<Row>,
+    headers: Vec<Headers>,
 }
 
 pub(crate) fn run(exactness: &Exactness) -> anyhow::Result<()> {
@@ -124,7 +137,7 @@ pub(crate) fn run(exactness: &Exactness) -> anyhow::Result<()> {
             return run::pass(&mut lab(&arguments.map(str::to_owned)));
         }
     }
-    let mut report = Report { schema: "aftershock.dev/exactness/v1", rows: Vec::new() };
+    let mut report = Report { schema: "aftershock.dev/exactness/v1", rows: Vec::new(), headers: Vec::new() };
     let chosen = |setting: &Setting| exactness.setting.is_empty() || exactness.setting.contains(setting);
     for setting in Setting::value_variants().iter().filter(|setting| chosen(setting)) {
         let (replicas, parallel, ordinary) = match setting {
@@ -142,7 +155,8 @@ pub(crate) fn run(exactness: &Exactness) -> anyhow::Result<()> {
         option("--ordinary", ordinary.to_string());
         option("--arbiter-timeout", format!("{}ms", exactness.arbiter_timeout_ms));
         exactness.only.iter().for_each(|case| option("--case", case.clone()));
-        let rows = evaluate(&mut lab(&arguments))?;
+        let Evaluation { rows, headers } = evaluate(&mut lab(&arguments))?;
+        report.headers.extend(headers);
         for row in &rows {
             eprintln!("  {}: {} of {} injected", row.scenario, row.injected, row.trials);
             row.differences.iter().for_each(|difference| eprintln!("    {difference}"));
@@ -159,12 +173,12 @@ pub(crate) fn run(exactness: &Exactness) -> anyhow::Result<()> {
 }
 
 /// What one evaluation found. It ends with an exit code of its own when something is not as it should be.
-fn evaluate(command: &mut Command) -> anyhow::Result<Vec<Row>> {
+fn evaluate(command: &mut Command) -> anyhow::Result<Evaluation> {
     let shown = format!("{command:?}");
     let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let done = done.with_context(|| format!("failed to start {shown}"))?;
     match serde_json::from_slice::<Evaluation>(&done.stdout) {
-        Ok(evaluation) => Ok(evaluation.rows),
+        Ok(evaluation) => Ok(evaluation),
         Err(error) if done.status.success() => Err(error).with_context(|| format!("{shown} printed something else")),
         Err(_) => bail!("{shown} ended with {}", done.status),
     }
@@ -196,6 +210,11 @@ fn human(report: &Report) {
         println!(
             "{:<24}{:>9}{:>10}{injected:>10}{:>10}{:>10}{:>10}",
             row.scenario, row.replicas, row.parallel, row.disagree, row.ordinary, row.ordinary_faulted
+        );
+    }
+    for Headers { topology, replicas, headers, p50, p95, max } in &report.headers {
+        println!(
+            "{topology}, {replicas} replicas: {headers} headers with evidence, p50 {p50}, p95 {p95}, at most {max} bytes"
         );
     }
 }

@@ -1,5 +1,6 @@
 //! A stage of our own: a controller in this process and a running lab, for the demo and for evaluations.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ pub(crate) struct Usage {
     pub(crate) sidecar_rss_kib: u64,
     /// How many sidecars there were.
     pub(crate) sidecars: usize,
+    /// Hop headers with evidence of rounds, by topology and length in bytes.
+    pub(crate) evidence: BTreeMap<String, BTreeMap<u16, u64>>,
 }
 
 /// The cases with these names, or all.
@@ -113,7 +116,7 @@ pub(crate) async fn rehearse(
             let rehearsal = stage.rehearsal(case, setting.rounds).await?;
             act(rehearsal).await.with_context(|| format!("in case {}", case.id))?;
         }
-        stage.measure(&mut usage);
+        stage.measure(&mut usage).await?;
         stage.strike().await;
     }
     Ok(usage)
@@ -156,13 +159,18 @@ impl Stage {
         Ok(Rehearsal { case, lab: &self.lab, recording, synthesis, fault, truth, runner })
     }
 
-    fn measure(&self, usage: &mut Usage) {
+    async fn measure(&self, usage: &mut Usage) -> anyhow::Result<()> {
         for (role, _, pid) in self.lab.processes() {
             if role == Role::Sidecar {
                 usage.sidecars += 1;
                 usage.sidecar_rss_kib = usage.sidecar_rss_kib.max(peak_rss_kib(pid).unwrap_or(0));
             }
         }
+        let lengths = usage.evidence.entry(self.lab.topology().name().to_owned()).or_default();
+        for sidecar in self.client.status().await?.sidecars {
+            sidecar.evidence.into_iter().for_each(|(length, count)| *lengths.entry(length).or_default() += count);
+        }
+        Ok(())
     }
 
     pub(crate) async fn strike(self) {

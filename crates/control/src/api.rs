@@ -470,6 +470,9 @@ pub struct SidecarStatus {
     pub ignored: BTreeMap<String, u64>,
     /// Spans it lost.
     pub lost: u64,
+    /// Hop headers with evidence of a round that it sent, by their length in bytes.
+    #[serde(default)]
+    pub evidence: BTreeMap<u16, u64>,
 }
 
 /// One armed round.

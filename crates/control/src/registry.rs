@@ -198,6 +198,7 @@ impl Registry {
                 inbound: connected.hello.inbound.clone(),
                 associations: connected.counters.associations.clone(),
                 ignored: connected.counters.ignored.clone(),
+                evidence: connected.counters.evidence.clone(),
                 lost: connected.lost,
             })
             .collect();

@@ -232,6 +232,10 @@ pub struct Counters {
     /// Entry requests without a token, by how they ended: what the stop condition watches.
     #[serde(default)]
     pub ordinary: Ordinary,
+    /// Hop headers with evidence of a round that left, by their length in bytes, of which there are at most
+    /// [`crate::hop::MAX_LEN`].
+    #[serde(default)]
+    pub evidence: BTreeMap<u16, u64>,
 }
 
 /// Ordinary entry requests that ended, since the process began.

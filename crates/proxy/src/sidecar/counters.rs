@@ -124,6 +124,12 @@ impl Counters {
         self.0.ordinary.errors += u64::from(failed);
     }
 
+    /// A hop header of this length with evidence of a round leaves.
+    pub(crate) fn evidence(&mut self, bytes: usize) {
+        let bytes = u16::try_from(bytes).expect("hop headers have at most 1,024 bytes");
+        *self.0.evidence.entry(bytes).or_default() += 1;
+    }
+
     pub(crate) fn opaque(&mut self) {
         self.0.opaque += 1;
     }

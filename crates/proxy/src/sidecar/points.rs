@@ -483,7 +483,8 @@ impl Sidecar {
                 Some(mark.encode(&key, "", &overflow))
             }
             HopSent::Evidence => {
-                let execution = self.executions.get(call.key?)?;
+                let execution_key = call.key?;
+                let execution = self.executions.get(execution_key)?;
                 let said = match part {
                     Part::Request | Part::Response => false,
                     Part::RequestEnd => true,
@@ -498,7 +499,11 @@ impl Sidecar {
                 let outcome = call.outcome.filter(|_| !of_request);
                 call.told |= outcome.is_some();
                 let hop = Hop { call: call.id, caller, outcome, knowledge: execution.knowledge.clone() };
-                Some(hop.encode(&key, &call.member, &overflow))
+                let header = hop.encode(&key, &call.member, &overflow);
+                if !execution_key.token.is_zero() {
+                    self.counters.evidence(header.len());
+                }
+                Some(header)
             }
         }
     }

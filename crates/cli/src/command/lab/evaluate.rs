@@ -1,5 +1,6 @@
 //! `aftershock lab evaluate`: the injector's verdicts against the lab's own logs.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 
@@ -93,6 +94,34 @@ struct Report {
     schema: &'static str,
     propagation: String,
     rows: Vec<Row>,
+    headers: Vec<Headers>,
+}
+
+/// The lengths of the hop headers that carried evidence of rounds on a topology, in bytes.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Headers {
+    topology: String,
+    replicas: u16,
+    headers: u64,
+    p50: u16,
+    p95: u16,
+    max: u16,
+}
+
+impl Headers {
+    fn of(topology: String, replicas: u16, lengths: &BTreeMap<u16, u64>) -> Self {
+        let headers: u64 = lengths.values().sum();
+        // The smallest length that at least this many in a hundred do not exceed.
+        let percentile = |percent: u64| {
+            let mut so_far = 0;
+            let reached = lengths.iter().find(|(_, count)| {
+                so_far += **count;
+                so_far * 100 >= headers * percent
+            });
+            reached.map_or(0, |(length, _)| *length)
+        };
+        Headers { topology, replicas, headers, p50: percentile(50), p95: percentile(95), max: percentile(100) }
+    }
 }
 
 /// What one trial came to.
@@ -133,14 +162,18 @@ impl Evaluate {
             schema: "aftershock.dev/evaluation/v1",
             propagation: propagation.map_or("as shipped", Propagation::name).to_owned(),
             rows: Vec::new(),
+            headers: Vec::new(),
         };
         let arbiter_timeout = self.arbiter_timeout.0;
         let setting = Setting { propagation, replicas: self.replicas, rounds: self.rounds, arbiter_timeout };
-        stage::rehearse(chosen, setting, async |rehearsal: Rehearsal<'_>| {
+        let usage = stage::rehearse(chosen, setting, async |rehearsal: Rehearsal<'_>| {
             report.rows.push(self.case(&rehearsal).await?);
             Ok(())
         })
         .await?;
+        let replicas = self.replicas.get();
+        let of = |(topology, lengths)| Headers::of(topology, replicas, &lengths);
+        report.headers = usage.evidence.into_iter().map(of).collect();
         match self.format {
             Format::Json => output::json(&report)?,
             Format::Human => human(&report),
@@ -263,7 +296,26 @@ fn human(report: &Report) {
         ]);
     }
     output::line(table);
+    for Headers { topology, headers, p50, p95, max, .. } in &report.headers {
+        output::line(format!("{topology}: {headers} headers with evidence, p50 {p50}, p95 {p95}, at most {max} bytes"));
+    }
     for difference in report.rows.iter().flat_map(|row| &row.differences) {
         output::line(format!("  {difference}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_lengths_that_so_many_headers_do_not_exceed() {
+        let of = |lengths: &[(u16, u64)]| Headers::of("t".to_owned(), 1, &lengths.iter().copied().collect());
+        let some = of(&[(10, 50), (20, 44), (30, 5), (40, 1)]);
+        assert_eq!((some.headers, some.p50, some.p95, some.max), (100, 10, 30, 40));
+        let one = of(&[(7, 1)]);
+        assert_eq!((one.p50, one.p95, one.max), (7, 7, 7));
+        let none = of(&[]);
+        assert_eq!((none.headers, none.p50, none.max), (0, 0, 0));
     }
 }
