@@ -234,8 +234,24 @@ pub struct Counters {
     pub ordinary: Ordinary,
     /// Hop headers with evidence of a round that left, by their length in bytes, of which there are at most
     /// [`crate::hop::MAX_LEN`].
-    #[serde(default)]
+    #[serde(default, with = "pairs")]
     pub evidence: BTreeMap<u16, u64>,
+}
+
+/// A map with numbers for keys as a list of pairs: JSON has no such map, and inside of a tagged message serde does not read
+/// numbers back from text.
+mod pairs {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(map: &BTreeMap<u16, u64>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u16, u64>, D::Error> {
+        Ok(Vec::<(u16, u64)>::deserialize(deserializer)?.into_iter().collect())
+    }
 }
 
 /// Ordinary entry requests that ended, since the process began.
@@ -395,4 +411,18 @@ pub struct Registry {
     pub templates: BTreeMap<Service, Vec<String>>,
     /// Services with at least one registered sidecar.
     pub services: BTreeSet<Service>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_read_back_as_they_were_sent() {
+        let evidence = BTreeMap::from([(32, 7), (1024, 1)]);
+        let sent = FromSidecar::Counters(Counters { evidence, opaque: 3, ..Counters::default() });
+        let line = serde_json::to_string(&sent).unwrap();
+        assert!(line.contains(r#""evidence":[[32,7],[1024,1]]"#), "{line}");
+        assert_eq!(serde_json::from_str::<FromSidecar>(&line).unwrap(), sent);
+    }
 }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use aftershock_control::api::{RoundId, StartRound, Verdict};
+use aftershock_control::api::{RoundId, RoundSummary, StartRound, Verdict};
 use aftershock_control::client::Client;
 use aftershock_control::runner::{Runner, Step};
 use aftershock_control::server::Options;
@@ -402,7 +402,7 @@ impl Series<'_> {
     async fn end(self, folder: &Path) -> anyhow::Result<()> {
         let Series { mut controller, client, lab, report, acknowledged, unanswered, .. } = self;
         // What a controller that was killed left unfinished was ended by the one after it.
-        let stored = client.rounds().await?;
+        let stored = stored(&client, &acknowledged, unanswered).await?;
         let ids: BTreeSet<RoundId> = stored.iter().map(|round| round.id).collect();
         let keys: BTreeSet<&String> = stored.iter().map(|round| &round.key).collect();
         for id in acknowledged.difference(&ids) {
@@ -432,6 +432,25 @@ impl Series<'_> {
         }
         Ok(())
     }
+}
+
+/// Every round of the store: their numbers count up from 1, and no more were asked for than these.
+async fn stored(
+    client: &Client,
+    acknowledged: &BTreeSet<RoundId>,
+    unanswered: usize,
+) -> anyhow::Result<Vec<RoundSummary>> {
+    let last = acknowledged.last().map_or(0, |id| id.0) + unanswered as i64;
+    let mut found = Vec::new();
+    // One beyond the last that there can be, to see that it is not there.
+    for id in 1..=last + 1 {
+        match client.round(RoundId(id)).await {
+            Ok(record) => found.push(record.summary),
+            Err(error) if error.is_refusal() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
 }
 
 /// Children of this process, and processes that were told of `folder`.
