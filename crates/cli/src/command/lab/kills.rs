@@ -204,7 +204,7 @@ async fn series(
     let client = Client::new(&url)?;
     status::registered(&client, 0, BACK_WITHIN).await?;
     let mut options = command::lab_options()?;
-    options.control = Some(url);
+    options.control = Some(url.into());
     options.replicas = replicas.try_into()?;
     options.durable = true;
     options.directory = Some(folder.path().join("lab"));
