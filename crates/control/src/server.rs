@@ -218,6 +218,7 @@ async fn rotate_keys(hub: Arc<Hub>) {
         };
         // A sidecar that does not confirm and does not go is told of once more at the next turn.
         if hub.until(Instant::now() + every, switched).await.is_some() {
+            tracing::info!("every sidecar signs with the new key of hop tags");
             tokio::time::sleep(hub.options.drain_keys).await;
             hub.look().keys_drained();
             tracing::info!("the key of hop tags was exchanged");

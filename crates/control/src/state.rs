@@ -216,10 +216,10 @@ impl State {
     /// A sidecar of another version was refused, and told why. It comes back until somebody does something about it.
     pub(crate) fn refuse(&mut self, service: &str, reason: String) {
         let Ok(service) = service.parse::<Service>() else { return };
-        if self.refused.len() < MAX_REFUSED || self.refused.contains_key(&service) {
-            if self.refused.insert(service, reason.clone()) != Some(reason.clone()) {
-                tracing::warn!(reason, "a sidecar is refused");
-            }
+        let has_room = self.refused.len() < MAX_REFUSED || self.refused.contains_key(&service);
+        if has_room && self.refused.get(&service) != Some(&reason) {
+            tracing::warn!(reason, "a sidecar is refused");
+            self.refused.insert(service, reason);
         }
     }
 

@@ -77,7 +77,6 @@ fn over_tls_with_token_and_certificate_sidecars_register_and_a_round_runs_while_
     let known = shown(&url, &tokens, &papers);
     run(&["status", "--wait", "3"], &known).expect(0);
 
-    // Between the first rotation and the second nothing changes for a round.
     let scenario = format!(
         "apiVersion: aftershock.dev/v1alpha1\nkind: Scenario\nmetadata: {{name: web}}\nspec:\n  entry: \
          http://{subnet}.1:8080\n  key: web-{{random}}\n  requests:\n    - name: it\n      http: {{method: POST, path: \
@@ -85,13 +84,16 @@ fn over_tls_with_token_and_certificate_sidecars_register_and_a_round_runs_while_
          expect: {{status: 200}}\n"
     );
     let scenario = write(folder.path(), "web.yaml", &scenario);
+    // With the first key, and with the second while both are taken.
+    run(&["record", &scenario, "--rounds", "3"], &known).expect(0);
+    eventually("the sidecars sign with another key", || says(&log, "every sidecar signs with the new key"));
     run(&["record", &scenario, "--rounds", "3"], &known).expect(0);
     let status = run(&["status", "--format", "json"], &known).expect(0).json();
     for sidecar in status["sidecars"].as_array().unwrap() {
         assert!(sidecar["ignored"].as_object().unwrap().is_empty(), "{sidecar:#}");
     }
     let rounds = run(&["rounds", "--format", "json"], &known).expect(0).json();
-    assert_eq!(rounds.as_array().unwrap().len(), 3, "{rounds:#}");
+    assert_eq!(rounds.as_array().unwrap().len(), 6, "{rounds:#}");
 
     // Whoever shows less, or something else, is turned away, and told what is missing.
     let before = status["turned_away"].as_u64().unwrap();

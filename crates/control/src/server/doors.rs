@@ -1,6 +1,5 @@
 //! Accepting connections, encrypted or not. A client that is slow with its handshake keeps nobody else waiting.
 
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,31 +60,29 @@ impl Listener for Doors {
     type Io = Stream;
     type Addr = SocketAddr;
 
-    fn accept(&mut self) -> impl Future<Output = (Stream, SocketAddr)> + Send {
-        async move {
-            loop {
-                tokio::select! {
-                    accepted = self.listener.accept(), if self.handshakes.len() < MAX_HANDSHAKES => match accepted {
-                        Ok((stream, peer)) => {
-                            // Messages to sidecars are small and waited for: they shall not wait for each other.
-                            if let Err(error) = stream.set_nodelay(true) {
-                                tracing::debug!(%error, "TCP_NODELAY was not set");
-                            }
-                            match self.tls.clone() {
-                                None => return (Stream::Plain(stream), peer),
-                                Some(tls) => self.greet(tls, stream, peer),
-                            }
+    async fn accept(&mut self) -> (Stream, SocketAddr) {
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept(), if self.handshakes.len() < MAX_HANDSHAKES => match accepted {
+                    Ok((stream, peer)) => {
+                        // Messages to sidecars are small and waited for: they shall not wait for each other.
+                        if let Err(error) = stream.set_nodelay(true) {
+                            tracing::debug!(%error, "TCP_NODELAY was not set");
                         }
-                        Err(error) if is_of_the_client(&error) => {}
-                        Err(error) => {
-                            tracing::error!(%error, "no connection can be accepted");
-                            tokio::time::sleep(PAUSE).await;
+                        match self.tls.clone() {
+                            None => return (Stream::Plain(stream), peer),
+                            Some(tls) => self.greet(tls, stream, peer),
                         }
-                    },
-                    Some(done) = self.handshakes.join_next() => if let Ok(Some(greeted)) = done {
-                        return greeted;
-                    },
-                }
+                    }
+                    Err(error) if is_of_the_client(&error) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "no connection can be accepted");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                },
+                Some(done) = self.handshakes.join_next() => if let Ok(Some(greeted)) = done {
+                    return greeted;
+                },
             }
         }
     }
