@@ -12,9 +12,12 @@ const PEERS: &[(&str, &str)] = &[
     ("curl", "/usr/bin/curl"),
     ("nghttp2-client", "/usr/bin/nghttp"),
     ("nginx-light", "/usr/sbin/nginx"),
+    ("postgresql", "/usr/bin/pg_ctlcluster"),
     ("python3-grpcio", "/usr/lib/python3/dist-packages/grpc/__init__.py"),
     ("python3-h2", "/usr/lib/python3/dist-packages/h2/__init__.py"),
     ("python3-hpack", "/usr/lib/python3/dist-packages/hpack/__init__.py"),
+    ("python3-pip", "/usr/lib/python3/dist-packages/pip/__init__.py"),
+    ("python3-protobuf", "/usr/lib/python3/dist-packages/google/protobuf/__init__.py"),
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {

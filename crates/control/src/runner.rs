@@ -14,6 +14,7 @@ use crate::api::{Attempt, Finished, OracleFinding, OracleVerdict, RoundId, Settl
 use crate::client::{Client, ClientError};
 use crate::scenario::{MissingSecrets, Scenario, Secrets, TemporalFault};
 
+mod command;
 mod context;
 mod cookies;
 pub(crate) mod exchange;
@@ -22,9 +23,12 @@ mod live;
 mod oracle;
 mod round;
 mod send;
+mod sql;
+mod transcode;
 mod values;
 
 use round::Round;
+use transcode::Codecs;
 use values::Values;
 
 /// How long to wait, and for what.
@@ -74,12 +78,12 @@ pub enum RunError {
         reason: String,
     },
     /// An invariant's document could not be got: what the system's state is cannot be said.
-    #[error("failed to evaluate the invariant {invariant:?}: GET {url}: {reason}")]
+    #[error("failed to evaluate the invariant {invariant:?}: {what}: {reason}")]
     Invariant {
         /// Its name.
         invariant: String,
-        /// The document.
-        url: String,
+        /// What was asked, or run.
+        what: String,
         /// Why.
         reason: String,
     },
@@ -205,6 +209,9 @@ pub struct Runner {
     scenario: Arc<Scenario>,
     secrets: Secrets,
     deadlines: Deadlines,
+    arbiter_timeout: Option<Duration>,
+    /// What every round needs to read and write messages; found out once.
+    codecs: tokio::sync::OnceCell<Codecs>,
     rounds: AtomicU32,
     turn: AtomicUsize,
 }
@@ -217,6 +224,8 @@ impl Runner {
             scenario: Arc::new(scenario),
             secrets: Secrets::default(),
             deadlines: Deadlines::default(),
+            arbiter_timeout: None,
+            codecs: tokio::sync::OnceCell::new(),
             rounds: AtomicU32::new(0),
             turn: AtomicUsize::new(0),
         }
@@ -226,6 +235,12 @@ impl Runner {
     #[must_use]
     pub fn with_deadlines(self, deadlines: Deadlines) -> Self {
         Runner { deadlines, ..self }
+    }
+
+    /// With another time that a pass waits for the arbiter than the controller's own.
+    #[must_use]
+    pub fn with_arbiter_timeout(self, timeout: Duration) -> Self {
+        Runner { arbiter_timeout: Some(timeout), ..self }
     }
 
     /// With the values of the scenario's secrets.
@@ -296,6 +311,11 @@ impl Runner {
         Ok(Values::new(&self.scenario, &self.secrets, random, n))
     }
 
+    async fn codecs(&self, values: &Values) -> Result<Codecs, RunError> {
+        let codecs = self.codecs.get_or_try_init(|| transcode::codecs(&self.scenario, values)).await;
+        codecs.cloned().map_err(|(request, reason)| RunError::Request { request, reason })
+    }
+
     /// Which entry the next request takes.
     fn turn(&self) -> usize {
         self.turn.fetch_add(1, Ordering::Relaxed)
@@ -309,8 +329,8 @@ impl RunError {
         match self {
             RunError::Request { request, reason } => RunError::Request { request, reason: hide(reason) },
             RunError::Setup { request, reason } => RunError::Setup { request, reason: hide(reason) },
-            RunError::Invariant { invariant, url, reason } => {
-                RunError::Invariant { invariant, url: hide(url), reason: hide(reason) }
+            RunError::Invariant { invariant, what, reason } => {
+                RunError::Invariant { invariant, what: hide(what), reason: hide(reason) }
             }
             RunError::Unread { id, key, verdict, reasons, source } => {
                 RunError::Unread { id, key, verdict, reasons, source: Box::new(source.hidden(values)) }

@@ -4,35 +4,48 @@
 //! names resolve, templates speak of variables that exist, URLs have hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
 use aftershock_core::name::nearest;
+use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::yaml::{self, Located, Spanned};
 
+use crate::api::StopCondition;
+
 mod check;
+mod command;
 mod entry;
 mod extract;
 mod fault;
 mod file;
+mod invariant;
 mod request;
+mod sql;
 mod template;
 mod text;
+mod traffic;
 mod variables;
 
-pub use check::{Check, Comparator, Expectation, InvalidInvariant, Invariant, OneComparator};
+pub use check::{Check, Comparator, Expectation, OneComparator};
+pub use command::Command;
 pub use entry::Entries;
 pub use extract::{Extraction, Place};
 pub use fault::{Declared, ExpectedOracle, FaultExpectation, TemporalFault, TemporalFaultFile};
 pub use file::{Execution, RetryOn, ScenarioFile};
-pub use request::{Body, Call, Message, Request, Retry};
+pub use invariant::{Document, InvalidInvariant, Invariant};
+pub use request::{Body, Call, Message, MessageSchema, Request, Retry};
+pub use sql::Sql;
 pub use template::{JsonTemplate, Template, UnknownVariable};
 pub use text::{BaseUrl, GrpcMethod, JsonPath, Method, ParseTextError, Pattern, Selected, When};
+pub use traffic::Traffic;
 pub use variables::{MissingSecrets, Secrets};
 
-pub(crate) use check::{Hide, gettable};
+pub(crate) use check::Hide;
 use request::expectation_fits;
 pub(crate) use request::fill_headers;
+pub(crate) use sql::Database;
 use variables::{Known, OF_THE_KEY, check_name};
 
 /// The kind of a scenario's file.
@@ -61,8 +74,16 @@ pub struct Scenario {
     pub execution: Execution,
     /// Sent before a round is armed, outside of it.
     pub setup: Vec<Request>,
-    /// The client's requests, in order.
+    /// The client's requests, in order; its one command; none where ordinary traffic is the client.
     pub requests: Vec<Request>,
+    /// Ordinary traffic in place of requests.
+    pub traffic: Option<Traffic>,
+    /// Apis whose outcome is not what their status says.
+    pub outcomes: Vec<OutcomeOverride>,
+    /// When a round is ended because ordinary traffic suffers.
+    pub stop: Option<StopCondition>,
+    /// Where the files that the scenario names are.
+    pub folder: PathBuf,
     /// Sent after a round, outside of it, whatever came of it.
     pub teardown: Vec<Request>,
     /// What must hold of the system's state.
@@ -110,7 +131,7 @@ impl Scenario {
             return Err(source.at(&key, message));
         }
         let mut scenario = Scenario {
-            name: raw.metadata.name.value,
+            name: raw.metadata.name.value.clone(),
             entry: spec.entry,
             key: key.value,
             ledgers: BTreeMap::new(),
@@ -120,6 +141,10 @@ impl Scenario {
             execution: spec.execution,
             setup: Vec::new(),
             requests: Vec::new(),
+            traffic: None,
+            outcomes: Vec::new(),
+            stop: spec.stop.map(|stop| stop.parse(&source)).transpose()?,
+            folder: Path::new(file).parent().unwrap_or(Path::new("")).to_owned(),
             teardown: Vec::new(),
             invariants: Vec::new(),
         };
@@ -136,8 +161,14 @@ impl Scenario {
             scenario.secrets.insert(name.value);
         }
         scenario.variables = variables::ordered(&source, spec.variables, &scenario.known_at_the_start())?;
-        if spec.requests.is_empty() {
-            return Err(source.at(&spec.requests, "expected at least one request"));
+        for outcome in spec.outcomes {
+            source.check(&outcome, outcome.check())?;
+            if scenario.outcomes.iter().any(|other| other.api == outcome.api) {
+                return Err(
+                    source.at(&outcome, format!("expected each Api's outcome once, found `{}` again", outcome.api))
+                );
+            }
+            scenario.outcomes.push(outcome.value);
         }
         let mut names = BTreeSet::new();
         let mut once = |name: &Spanned<String>| match names.insert(name.value.clone()) {
@@ -149,10 +180,40 @@ impl Scenario {
             let known = scenario.known_before(0);
             scenario.setup.push(request::parse(&source, raw, &known, &scenario)?);
         }
-        for raw in spec.requests.value {
-            once(&raw.name)?;
-            let known = scenario.known_before(scenario.requests.len());
-            scenario.requests.push(request::parse(&source, raw, &known, &scenario)?);
+        match (spec.requests, spec.command, spec.traffic) {
+            (Some(requests), None, None) => {
+                if requests.is_empty() {
+                    return Err(source.at(&requests, "expected at least one request"));
+                }
+                for raw in requests.value {
+                    once(&raw.name)?;
+                    let known = scenario.known_before(scenario.requests.len());
+                    scenario.requests.push(request::parse(&source, raw, &known, &scenario)?);
+                }
+            }
+            (None, Some(command), None) => {
+                let known = scenario.known_before(0);
+                scenario.requests.push(request::parse_command(&source, command.value, &known, &scenario)?);
+            }
+            (None, None, Some(traffic)) => {
+                if scenario.execution == Execution::Sequence {
+                    let message =
+                        "expected no `execution: sequence` beside `traffic`: each of its requests is an execution";
+                    return Err(source.at(&traffic, message));
+                }
+                scenario.traffic = Some(traffic.value.parse(&source)?);
+            }
+            (None, None, None) => {
+                let message = "expected `requests`, `command` or `traffic`, found none: nothing would be sent";
+                return Err(source.at(&raw.metadata.name, message));
+            }
+            (requests, command, traffic) => {
+                let message = "expected one of `requests`, `command` and `traffic`, found several";
+                let places =
+                    [requests.map(|it| it.location), command.map(|it| it.location), traffic.map(|it| it.location)];
+                let last = places.into_iter().flatten().next_back().flatten();
+                return Err(Located::at(file, text, last, message));
+            }
         }
         for raw in spec.teardown {
             once(&raw.name)?;
@@ -213,7 +274,7 @@ impl Scenario {
         }
         for (name, expectation) in &fault.expect.requests {
             let request = self.request(name).ok_or_else(|| source.at(expectation, self.unknown_request(name)))?;
-            expectation_fits(request.call.is_grpc(), expectation).map_err(|message| source.at(expectation, message))?;
+            expectation_fits(&request.call, expectation).map_err(|message| source.at(expectation, message))?;
         }
         let (invariants, also): (&[Spanned<Invariant>], &[Invariant]) = match &fault.expect.invariants {
             Declared::AsScenario => (&[], &[]),
@@ -267,12 +328,15 @@ impl Scenario {
                 (_, None) => 0,
             };
             let known = self.known_before(index);
-            source.check(invariant, known.check(&invariant.get))?;
-            source.check(invariant, gettable(&invariant.get.fill(&known.samples(self))))?;
+            source.check(invariant, invariant.check(&known, self))?;
             let most = named.iter().map(|request| request.retry.attempts).max().unwrap_or(0);
             if let When::AfterAttempt(n) = invariant.when
                 && n > most
             {
+                if self.traffic.is_some() {
+                    let message = "expected `when: after_round`: traffic has no attempts that the runner knows of";
+                    return Err(source.at(invariant, message));
+                }
                 let message = format!("expected an attempt that can be: no request is tried {n} times, at most {most}");
                 return Err(source.at(invariant, message));
             }
@@ -339,5 +403,7 @@ impl Source<'_> {
 /// Ten seconds.
 pub(crate) const DEFAULT_TIMEOUT: Interval = Interval(Duration::from_secs(10));
 
+#[cfg(test)]
+mod refusals;
 #[cfg(test)]
 mod tests;

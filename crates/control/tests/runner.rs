@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by a panic and speaks of what it skips")]
 
+#[path = "runner/command.rs"]
+mod command;
+#[path = "runner/docs.rs"]
+mod docs;
 #[path = "runner/flow.rs"]
 mod flow;
 #[path = "runner/grpc.rs"]
@@ -12,3 +16,5 @@ mod http;
 mod peers;
 #[path = "runner/stage.rs"]
 mod stage;
+#[path = "runner/state.rs"]
+mod state;

@@ -9,6 +9,7 @@ use aftershock_control::api::Verdict;
 use aftershock_control::client::Client;
 use aftershock_control::runner::{RoundOutcome, RunError, Runner};
 use aftershock_control::scenario::TemporalFault;
+use aftershock_core::duration::Interval;
 use aftershock_core::plan::Plan;
 use aftershock_core::trace::Trace;
 use clap::Args;
@@ -37,6 +38,10 @@ pub(crate) struct Inject {
     /// How many rounds are in flight at once, each with its own token and business key.
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: u32,
+    /// How long a call waits for the arbiter, where several instances share a count; the controller's own time if left
+    /// out.
+    #[arg(long, value_name = "TIME")]
+    arbiter_timeout: Option<Interval>,
     #[command(flatten)]
     elsewhere: Elsewhere,
     #[command(flatten)]
@@ -68,7 +73,10 @@ impl Inject {
         let scenario = super::scenario(&self.scenario, &self.elsewhere)?;
         let fault = super::fault(&self.fault)?;
         scenario.check(&fault)?;
-        let runner = super::runner(client, scenario)?;
+        let mut runner = super::runner(client, scenario)?;
+        if let Some(timeout) = self.arbiter_timeout {
+            runner = runner.with_arbiter_timeout(timeout.0);
+        }
         let (rounds, stopped) = self.trials(&runner, &fault).await?;
         let count = |holds: fn(&RoundOutcome) -> bool| rounds.iter().filter(|round| holds(round)).count() as u32;
         let report = Report {

@@ -16,7 +16,9 @@ fn usage_errors_end_with_1_and_help_with_0() {
     let wrong = run(&["inject"]).expect(1);
     assert!(wrong.stderr.contains("--scenario"), "{}", wrong.stderr);
     assert!(run(&["frobnicate"]).expect(1).stderr.contains("frobnicate"));
-    for command in ["demo", "record", "generate", "inject", "explain", "lab", "control", "status", "disarm", "rounds", "store"] {
+    for command in
+        ["demo", "record", "generate", "inject", "explain", "lab", "control", "status", "disarm", "rounds", "store"]
+    {
         let help = run(&[command, "--help"]).expect(0);
         assert!(help.stdout.len() > 200, "{command} --help teaches:\n{}", help.stdout);
     }

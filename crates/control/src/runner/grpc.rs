@@ -10,8 +10,10 @@ use super::exchange::Answer;
 /// The status UNAVAILABLE.
 pub(crate) const UNAVAILABLE: u32 = 14;
 const UNKNOWN: u32 = 2;
-const INTERNAL: u32 = 13;
-const UNIMPLEMENTED: u32 = 12;
+/// The status INTERNAL.
+pub(crate) const INTERNAL: u32 = 13;
+/// The status UNIMPLEMENTED.
+pub(crate) const UNIMPLEMENTED: u32 = 12;
 const UNAUTHENTICATED: u32 = 16;
 const PERMISSION_DENIED: u32 = 7;
 

@@ -38,6 +38,11 @@ impl Live {
         Live { client, id, renewing, finished: false, ended: false }
     }
 
+    /// Waits for `span`, or until the controller has ended the round.
+    pub(super) async fn wait(&mut self, span: Duration) {
+        let _ = tokio::time::timeout(span, &mut self.renewing).await;
+    }
+
     /// Ends the round for a reason. The error that led here matters more than one of this.
     pub(super) async fn give_up(&mut self, error: &RunError) {
         if !self.finished && !self.ended {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::send::{Failure, Sent};
+use super::send::{Failure, Found, Sent};
 use crate::api::{OracleFinding, OracleVerdict};
 use crate::scenario::{Expectation, Hide, Invariant, Request, When};
 use aftershock_core::duration::Interval;
@@ -26,9 +26,14 @@ impl Judgement {
         self.unmet.extend(found.into_iter().map(|difference| format!("{}: {difference}", request.name)));
     }
 
-    /// The document of `invariant` is here. Returns what differs.
-    pub(crate) fn invariant(&mut self, invariant: &Invariant, document: &[u8], hide: Hide<'_>) -> Option<String> {
-        let difference = invariant.check.difference(document, hide)?;
+    /// What tells of the state is here. Returns what differs.
+    pub(crate) fn invariant(&mut self, invariant: &Invariant, found: &Found, hide: Hide<'_>) -> Option<String> {
+        let difference = match (found, &invariant.check) {
+            (Found::Difference(difference), _) => difference.clone(),
+            (_, None) => return None,
+            (Found::Text(text), Some(check)) => check.difference(text, hide)?,
+            (Found::Value(value), Some(check)) => check.difference_in(value, hide)?,
+        };
         let when = match invariant.when {
             When::AfterRound => String::new(),
             when => format!(" ({when})"),
@@ -89,6 +94,10 @@ pub(crate) fn differences(
                 found.push(format!("expected grpc-status {wanted}, found {}{says}", reply.status));
             }
             &reply.body
+        }
+        Sent::Ran(ran) => {
+            found.extend(ran.difference(expected.exit.unwrap_or(0), hide));
+            &ran.stdout
         }
     };
     found.extend(expected.body.iter().filter_map(|check| check.difference(body, hide)));
@@ -183,7 +192,7 @@ mod tests {
         .unwrap();
         let run = |n: &str, status: u16| {
             let mut judgement = Judgement::default();
-            judgement.invariant(&invariant, format!("{{\"n\": {n}}}").as_bytes(), &str::to_owned);
+            judgement.invariant(&invariant, &Found::Text(format!("{{\"n\": {n}}}").into()), &str::to_owned);
             let sent = http(status, "");
             judgement.unmet(
                 &request(),

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use aftershock_core::duration::Interval;
 use aftershock_core::id::Token;
 use aftershock_core::plan::Plan;
-use http::HeaderMap;
 
 use super::context::Context;
 use super::cookies::Jar;
 use super::live::Live;
 use super::oracle::{Judgement, differences};
 use super::send::{self, Failure, Sent};
+use super::transcode::Codecs;
 use super::values::Values;
 use super::{Progress, RoundOutcome, RunError, Runner, Step, grpc};
 use crate::api::{Attempt, Conclude, Finish, Finished, OracleVerdict, RoundId, StartRound};
 use crate::client::Client;
-use crate::scenario::{Execution, Invariant, Request, RetryOn, Scenario, TemporalFault, When};
+use crate::scenario::{BaseUrl, Execution, Expectation, Invariant, Request, RetryOn, Scenario, TemporalFault, When};
 
 /// A round under way.
 pub(super) struct Round<'a> {
@@ -26,6 +26,7 @@ pub(super) struct Round<'a> {
     progress: &'a dyn Progress,
     values: Values,
     jar: Option<Jar>,
+    codecs: Codecs,
     notes: Vec<String>,
     /// The setup began, and the teardown did not end.
     untidy: bool,
@@ -39,7 +40,7 @@ impl<'a> Round<'a> {
         values: Values,
     ) -> Self {
         let jar = runner.scenario.cookies.then(Jar::default);
-        Round { runner, fault, progress, values, jar, notes: Vec::new(), untidy: false }
+        Round { runner, fault, progress, values, jar, codecs: Codecs::new(), notes: Vec::new(), untidy: false }
     }
 
     /// Sets up, runs the round under `plan`, tears down, whatever came of it.
@@ -60,14 +61,24 @@ impl<'a> Round<'a> {
 
     async fn set_up_and_drive(&mut self, plan: Plan) -> Result<RoundOutcome, RunError> {
         let Runner { client, scenario, .. } = self.runner;
+        self.codecs = self.runner.codecs(&self.values).await?;
         self.untidy = !scenario.teardown.is_empty();
         for request in &scenario.setup {
             let base = request.base(scenario, self.runner.turn());
-            let sent = outside(base, request, &mut self.values, self.jar.as_mut()).await;
+            let sent = outside(base, request, &mut self.values, self.jar.as_mut(), &self.codecs).await;
             sent.map_err(|reason| RunError::Setup { request: request.name.clone(), reason })?;
         }
         let key = self.values.key().to_owned();
-        let start = StartRound { scenario: scenario.name.clone(), plan, key: key.clone(), ..StartRound::default() };
+        let start = StartRound {
+            scenario: scenario.name.clone(),
+            plan,
+            key: key.clone(),
+            constant_context: scenario.requests.iter().any(|request| request.call.is_command()),
+            outcomes: scenario.outcomes.clone(),
+            traffic: scenario.traffic.as_ref().map(|traffic| traffic.tagged.clone()),
+            stop: scenario.stop,
+            arbiter_timeout: self.runner.arbiter_timeout.map(Interval),
+        };
         let started = client.start(&start).await?;
         let mut live = Live::new(client.clone(), started.id);
         self.progress.step(Step::Started { id: started.id, key: &key });
@@ -101,6 +112,7 @@ impl<'a> Round<'a> {
                 self.notes.push(format!("the request {:?} was not sent, since one before it failed", request.name));
                 continue;
             }
+            let expected = scenario.expectation_under(request, self.fault);
             let mut number = 0;
             let (sent, latency) = loop {
                 number += 1;
@@ -110,7 +122,13 @@ impl<'a> Round<'a> {
                 };
                 let base = request.base(scenario, self.runner.turn());
                 let began = Instant::now();
-                let sent = send::send(base, request, &self.values, self.jar.as_mut(), context.headers()?).await?;
+                let client_of_round = send::Client {
+                    values: &self.values,
+                    jar: self.jar.as_mut(),
+                    codecs: &self.codecs,
+                    context: Some(context),
+                };
+                let sent = send::send(base, request, client_of_round).await?;
                 let attempt = Attempt {
                     request: index,
                     attempt: number,
@@ -142,20 +160,22 @@ impl<'a> Round<'a> {
                         evaluated.insert(&invariant.name);
                     }
                 }
-                if number >= request.retry.attempts || !tries_again(request, &sent) {
+                if number >= request.retry.attempts || !tries_again(request, expected, &sent) {
                     break (sent, latency);
                 }
                 if !request.retry.backoff.is_zero() {
                     tokio::time::sleep(request.retry.backoff).await;
                 }
             };
-            let expectation = scenario.expectation_under(request, self.fault);
             let hide = |text: &str| self.values.hide(text);
-            let mut found = differences(request, expectation, &sent, latency, &hide);
+            let mut found = differences(request, expected, &sent, latency, &hide);
             if found.is_empty() {
                 found = self.values.extract(request, &sent);
             }
             judgement.unmet(request, found);
+        }
+        if let Some(traffic) = &scenario.traffic {
+            live.wait(traffic.span).await;
         }
         let finish = Finish { deadline: Interval(deadlines.finish), client_failed: None };
         let finished = client.finish(live.id, &finish).await?;
@@ -171,7 +191,7 @@ impl<'a> Round<'a> {
             }
         }
         for invariant in invariants.iter().filter(|invariant| !evaluated.contains(invariant.name.as_str())) {
-            let why = match self.values.missing([&invariant.get]) {
+            let why = match self.values.missing(invariant.templates()) {
                 Some(variable) => format!("`{{{variable}}}` has no value"),
                 None => format!("there was no {}", invariant.when),
             };
@@ -214,14 +234,14 @@ impl<'a> Round<'a> {
 
     /// Whether it could be evaluated: not if it speaks of a variable that no answer set.
     async fn evaluate(&self, invariant: &Invariant, judgement: &mut Judgement) -> Result<bool, RunError> {
-        if self.values.missing([&invariant.get]).is_some() {
+        if self.values.missing(invariant.templates()).is_some() {
             return Ok(false);
         }
-        let url = invariant.get.fill(self.values.all());
-        let document = send::get(&url, self.runner.deadlines.invariant)
-            .await
-            .map_err(|reason| RunError::Invariant { invariant: invariant.name.clone(), url, reason })?;
-        let difference = judgement.invariant(invariant, &document, &|text| self.values.hide(text));
+        let Runner { scenario, deadlines, .. } = self.runner;
+        let found = send::look(scenario, invariant, &self.values, deadlines.invariant).await;
+        let found =
+            found.map_err(|(what, reason)| RunError::Invariant { invariant: invariant.name.clone(), what, reason })?;
+        let difference = judgement.invariant(invariant, &found, &|text| self.values.hide(text));
         self.progress.step(Step::Checked { invariant: &invariant.name, difference: difference.as_deref() });
         Ok(true)
     }
@@ -232,7 +252,8 @@ impl<'a> Round<'a> {
             return Vec::new();
         }
         let runner = self.runner;
-        let failures = tear_down(&runner.scenario, || runner.turn(), &mut self.values, &mut self.jar).await;
+        let failures =
+            tear_down(&runner.scenario, || runner.turn(), &mut self.values, &mut self.jar, &self.codecs).await;
         self.untidy = false;
         failures
     }
@@ -247,9 +268,10 @@ impl Drop for Round<'_> {
         let client: Client = self.runner.client.clone();
         let scenario = self.runner.scenario.clone();
         let (mut values, mut jar, first) = (self.values.clone(), self.jar.take(), self.runner.turn());
+        let codecs = std::mem::take(&mut self.codecs);
         client.before_leaving(async move {
             let mut turns = first..;
-            let failures = tear_down(&scenario, || turns.next().unwrap_or(first), &mut values, &mut jar).await;
+            let failures = tear_down(&scenario, || turns.next().unwrap_or(first), &mut values, &mut jar, &codecs).await;
             failures.iter().for_each(|failure| tracing::warn!("{failure}"));
         });
     }
@@ -261,6 +283,7 @@ async fn tear_down(
     mut turn: impl FnMut() -> usize,
     values: &mut Values,
     jar: &mut Option<Jar>,
+    codecs: &Codecs,
 ) -> Vec<String> {
     let mut failures = Vec::new();
     for request in &scenario.teardown {
@@ -270,7 +293,7 @@ async fn tear_down(
             continue;
         }
         let base = request.base(scenario, turn());
-        if let Err(reason) = outside(base, request, values, jar.as_mut()).await {
+        if let Err(reason) = outside(base, request, values, jar.as_mut(), codecs).await {
             failures.push(values.hide(&format!("the teardown request {:?} failed: {reason}", request.name)));
         }
     }
@@ -280,18 +303,19 @@ async fn tear_down(
 /// Sends a request of the setup or teardown, with its retries: without token, so that it is none of the round's. Returns
 /// why it did not go well.
 async fn outside(
-    base: &crate::scenario::BaseUrl,
+    base: &BaseUrl,
     request: &Request,
     values: &mut Values,
     mut jar: Option<&mut Jar>,
+    codecs: &Codecs,
 ) -> Result<(), String> {
     let mut number = 0;
     loop {
         number += 1;
         let began = Instant::now();
-        let sent = send::send(base, request, values, jar.as_deref_mut(), HeaderMap::new());
-        let sent = sent.await.map_err(|error| error.to_string())?;
-        if number < request.retry.attempts && tries_again(request, &sent) {
+        let client = send::Client { values, jar: jar.as_deref_mut(), codecs, context: None };
+        let sent = send::send(base, request, client).await.map_err(|error| error.to_string())?;
+        if number < request.retry.attempts && tries_again(request, &request.expect, &sent) {
             tokio::time::sleep(request.retry.backoff).await;
             continue;
         }
@@ -305,13 +329,14 @@ async fn outside(
 }
 
 /// Whether the request's policy has it sent again after this.
-fn tries_again(request: &Request, sent: &Sent) -> bool {
+fn tries_again(request: &Request, expected: &Expectation, sent: &Sent) -> bool {
     let kind = match sent {
         Sent::Failed(Failure::Timeout) => RetryOn::Timeout,
         Sent::Failed(Failure::Transport(_)) => RetryOn::Transport,
         Sent::Http { status, .. } if *status >= 500 => RetryOn::Status,
         Sent::Grpc { reply, .. } if reply.status == grpc::UNAVAILABLE => RetryOn::Status,
-        Sent::Http { .. } | Sent::Grpc { .. } => return false,
+        Sent::Ran(ran) if ran.exit != Ok(expected.exit.unwrap_or(0)) => RetryOn::Status,
+        Sent::Http { .. } | Sent::Grpc { .. } | Sent::Ran(_) => return false,
     };
     request.retry.on.contains(&kind)
 }

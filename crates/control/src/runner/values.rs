@@ -118,8 +118,8 @@ impl Values {
 fn found(extraction: &Extraction, answer: &Sent) -> Option<String> {
     let (headers, body) = answer.parts()?;
     match &extraction.from {
-        Place::Header(name) => headers.get(name)?.to_str().ok().map(str::to_owned),
-        Place::Cookie(name) => cookies::set_by(headers, name),
+        Place::Header(name) => headers?.get(name)?.to_str().ok().map(str::to_owned),
+        Place::Cookie(name) => cookies::set_by(headers?, name),
         place => place.in_body(body),
     }
 }

@@ -5,8 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::template::Template;
-use super::text::{BaseUrl, JsonPath, Pattern, Selected, When};
+use super::text::{JsonPath, Pattern, Selected};
 
 /// How a value is compared.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +39,17 @@ impl Comparator {
             },
         };
         (!fits).then(|| format!("expected {self}, found {}", shown(&hide(&found.to_string()))))
+    }
+}
+
+impl Comparator {
+    /// Whether it is of texts and not of numbers.
+    fn is_of_text(&self) -> bool {
+        match self {
+            Comparator::Equals(value) => !value.is_number(),
+            Comparator::Matches(_) => true,
+            Comparator::AtMost(_) | Comparator::AtLeast(_) => false,
+        }
     }
 }
 
@@ -82,43 +92,60 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// A JSON path and what is expected there.
+/// A place in a document and what is expected there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawCheck", into = "RawCheck")]
 pub struct Check {
-    /// Where.
-    pub path: JsonPath,
+    /// Where; the whole text without it.
+    pub path: Option<JsonPath>,
     /// What.
     pub comparator: Comparator,
 }
 
 impl Check {
-    /// What differs in the JSON text `body`, as a sentence that begins with the path.
+    /// What differs in the text `body`, as a sentence that begins with the path if there is one.
     pub(crate) fn difference(&self, body: &[u8], hide: Hide<'_>) -> Option<String> {
-        let value: Value = match serde_json::from_slice(body) {
-            Ok(value) => value,
-            Err(_) => {
-                let start: String = hide(&String::from_utf8_lossy(body)).chars().take(60).collect();
-                return Some(format!("{}: expected JSON, found {start:?}", self.path));
-            }
-        };
-        self.difference_in(&value, hide)
+        let json = serde_json::from_slice::<Value>(body);
+        if self.path.is_some() {
+            return match json {
+                Ok(value) => self.difference_in(&value, hide),
+                Err(_) => {
+                    let start: String = hide(&String::from_utf8_lossy(body)).chars().take(60).collect();
+                    Some(self.placed(format!("expected JSON, found {start:?}")))
+                }
+            };
+        }
+        // A number in a text is one if a number is expected.
+        let number = json.ok().filter(|value| value.is_number() && !self.comparator.is_of_text());
+        let text = || String::from_utf8_lossy(body).trim_end_matches(['\r', '\n']).into();
+        self.difference_in(&number.unwrap_or_else(text), hide)
     }
 
-    /// What differs in `value`, as a sentence that begins with the path.
+    /// What differs in `value`, as a sentence that begins with the path if there is one.
     pub(crate) fn difference_in(&self, value: &Value, hide: Hide<'_>) -> Option<String> {
-        let difference = self.comparator.difference(&self.path.select(value), hide)?;
-        Some(format!("{}: {difference}", self.path))
+        let selected = match &self.path {
+            Some(path) => path.select(value),
+            None => Selected::Value(value.clone()),
+        };
+        self.comparator.difference(&selected, hide).map(|difference| self.placed(difference))
+    }
+
+    fn placed(&self, difference: String) -> String {
+        match &self.path {
+            Some(path) => format!("{path}: {difference}"),
+            None => difference,
+        }
     }
 }
 
-/// A check of the body of an answer: a JSON path, and one of `equals`, `at_most`, `at_least`, `matches`.
+/// A check of a text: one of `equals`, `at_most`, `at_least`, `matches`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Check")]
 pub(crate) struct RawCheck {
-    /// Where to look: a JSON path (RFC 9535). Several nodes are compared as a list.
-    json_path: JsonPath,
+    /// Where to look: a JSON path (RFC 9535). Several nodes are compared as a list. Without it the whole text is compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    json_path: Option<JsonPath>,
     /// The value there equals this.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     equals: Option<Value>,
@@ -134,7 +161,7 @@ pub(crate) struct RawCheck {
 }
 
 /// `equals: null` is an expectation of its own.
-fn present<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Value>, D::Error> {
+pub(super) fn present<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(d).map(Some)
 }
 
@@ -143,20 +170,43 @@ fn present<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Value>, D::E
 #[error("expected exactly one of `equals`, `at_most`, `at_least`, `matches`, found {0}")]
 pub struct OneComparator(&'static str);
 
-fn comparator(
-    equals: Option<Value>,
-    at_most: Option<f64>,
-    at_least: Option<f64>,
-    matches: Option<Pattern>,
-) -> Result<Comparator, OneComparator> {
-    let mut found = equals.map(Comparator::Equals).into_iter().collect::<Vec<_>>();
-    found.extend(at_most.map(Comparator::AtMost));
-    found.extend(at_least.map(Comparator::AtLeast));
-    found.extend(matches.map(Comparator::Matches));
-    match found.len() {
-        1 => Ok(found.remove(0)),
-        0 => Err(OneComparator("none")),
-        _ => Err(OneComparator("several")),
+/// A comparison as it is written.
+#[derive(Debug, Default)]
+pub(super) struct RawComparison {
+    pub(super) equals: Option<Value>,
+    pub(super) at_most: Option<f64>,
+    pub(super) at_least: Option<f64>,
+    pub(super) matches: Option<Pattern>,
+}
+
+impl RawComparison {
+    pub(super) fn is_empty(&self) -> bool {
+        self.equals.is_none() && self.at_most.is_none() && self.at_least.is_none() && self.matches.is_none()
+    }
+
+    pub(super) fn one(self) -> Result<Comparator, OneComparator> {
+        let mut found = self.equals.map(Comparator::Equals).into_iter().collect::<Vec<_>>();
+        found.extend(self.at_most.map(Comparator::AtMost));
+        found.extend(self.at_least.map(Comparator::AtLeast));
+        found.extend(self.matches.map(Comparator::Matches));
+        match found.len() {
+            1 => Ok(found.remove(0)),
+            0 => Err(OneComparator("none")),
+            _ => Err(OneComparator("several")),
+        }
+    }
+}
+
+impl From<Comparator> for RawComparison {
+    fn from(comparator: Comparator) -> Self {
+        let mut raw = RawComparison::default();
+        match comparator {
+            Comparator::Equals(value) => raw.equals = Some(value),
+            Comparator::AtMost(most) => raw.at_most = Some(most),
+            Comparator::AtLeast(least) => raw.at_least = Some(least),
+            Comparator::Matches(pattern) => raw.matches = Some(pattern),
+        }
+        raw
     }
 }
 
@@ -164,21 +214,16 @@ impl TryFrom<RawCheck> for Check {
     type Error = OneComparator;
 
     fn try_from(raw: RawCheck) -> Result<Self, OneComparator> {
-        let comparator = comparator(raw.equals, raw.at_most, raw.at_least, raw.matches)?;
-        Ok(Check { path: raw.json_path, comparator })
+        let RawCheck { json_path, equals, at_most, at_least, matches } = raw;
+        let comparator = RawComparison { equals, at_most, at_least, matches }.one()?;
+        Ok(Check { path: json_path, comparator })
     }
 }
 
 impl From<Check> for RawCheck {
     fn from(check: Check) -> Self {
-        let mut raw = RawCheck { json_path: check.path, equals: None, at_most: None, at_least: None, matches: None };
-        match check.comparator {
-            Comparator::Equals(value) => raw.equals = Some(value),
-            Comparator::AtMost(most) => raw.at_most = Some(most),
-            Comparator::AtLeast(least) => raw.at_least = Some(least),
-            Comparator::Matches(pattern) => raw.matches = Some(pattern),
-        }
-        raw
+        let RawComparison { equals, at_most, at_least, matches } = check.comparator.into();
+        RawCheck { json_path: check.path, equals, at_most, at_least, matches }
     }
 }
 
@@ -203,132 +248,16 @@ pub struct Expectation {
     /// The gRPC status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<u32>,
-    /// What holds of the body, or of the message of a gRPC answer, read as JSON.
+    /// The exit code of a command; 0 if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 255))]
+    pub exit: Option<i32>,
+    /// What holds of the body, of the message of a gRPC answer, or of what a command prints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub body: Vec<Check>,
     /// The longest that the last attempt may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Interval>,
-}
-
-/// What must hold of the system's state, whatever the client saw: a JSON document got by HTTP, and what it says.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "RawInvariant", into = "RawInvariant")]
-pub struct Invariant {
-    /// Its name in reports.
-    pub name: String,
-    /// When it is evaluated.
-    pub when: When,
-    /// After whose attempts, by the request's name; every request's if left out.
-    pub request: Option<String>,
-    /// The URL to get.
-    pub get: Template,
-    /// What the document must say.
-    pub check: Check,
-}
-
-/// An invariant: a JSON document to get, a JSON path, and one of `equals`, `at_most`, `at_least`, `matches`.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Invariant")]
-pub(crate) struct RawInvariant {
-    /// Its name in reports.
-    name: String,
-    /// When it is evaluated: `after_round`, or `after_attempt(n)`, before the client tries again.
-    #[serde(default = "after_round", skip_serializing_if = "is_after_round")]
-    when: When,
-    /// With `after_attempt(n)`: whose attempts, by the request's name. Every request's if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    request: Option<String>,
-    /// The URL to get. `{key}` is the round's business key, `{NAME}` the URL of a ledger.
-    get: Template,
-    /// Where to look: a JSON path (RFC 9535). Several nodes are compared as a list.
-    json_path: JsonPath,
-    /// The value there equals this.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
-    equals: Option<Value>,
-    /// The number there is at most this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    at_most: Option<f64>,
-    /// The number there is at least this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    at_least: Option<f64>,
-    /// This regular expression matches in the text there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    matches: Option<Pattern>,
-}
-
-fn after_round() -> When {
-    When::AfterRound
-}
-
-fn is_after_round(when: &When) -> bool {
-    *when == When::AfterRound
-}
-
-/// What is wrong with an invariant by itself.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidInvariant {
-    /// No comparator, or several.
-    #[error(transparent)]
-    Comparator(#[from] OneComparator),
-    /// `request` without `after_attempt`.
-    #[error("expected `request` only beside `when: after_attempt(n)`")]
-    Request,
-    /// It needs a name to be reported by.
-    #[error("expected a name of the invariant, found an empty one")]
-    Name,
-}
-
-impl TryFrom<RawInvariant> for Invariant {
-    type Error = InvalidInvariant;
-
-    fn try_from(raw: RawInvariant) -> Result<Self, InvalidInvariant> {
-        if raw.name.trim().is_empty() {
-            return Err(InvalidInvariant::Name);
-        }
-        if raw.request.is_some() && raw.when == When::AfterRound {
-            return Err(InvalidInvariant::Request);
-        }
-        let comparator = comparator(raw.equals, raw.at_most, raw.at_least, raw.matches)?;
-        let check = Check { path: raw.json_path, comparator };
-        Ok(Invariant { name: raw.name, when: raw.when, request: raw.request, get: raw.get, check })
-    }
-}
-
-impl From<Invariant> for RawInvariant {
-    fn from(invariant: Invariant) -> Self {
-        let check = RawCheck::from(invariant.check);
-        RawInvariant {
-            name: invariant.name,
-            when: invariant.when,
-            request: invariant.request,
-            get: invariant.get,
-            json_path: check.json_path,
-            equals: check.equals,
-            at_most: check.at_most,
-            at_least: check.at_least,
-            matches: check.matches,
-        }
-    }
-}
-
-impl JsonSchema for Invariant {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        RawInvariant::schema_name()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        RawInvariant::json_schema(generator)
-    }
-}
-
-/// Checks that `base`-relative URLs of `invariant` can be got: after filling, an `http://` URL.
-pub(crate) fn gettable(url: &str) -> Result<http::Uri, super::text::ParseTextError> {
-    // The base alone is checked by its own parser; a query may follow here.
-    let (base, _) = url.split_once('?').unwrap_or((url, ""));
-    base.parse::<BaseUrl>()?;
-    url.parse().map_err(|_| super::text::ParseTextError::BaseUrl(super::text::quoted(url)))
 }
 
 #[cfg(test)]
@@ -380,6 +309,24 @@ mod tests {
                 error,
                 format!("expected exactly one of `equals`, `at_most`, `at_least`, `matches`, found {found}")
             );
+        }
+    }
+
+    #[test]
+    fn without_a_path_the_whole_text_is_compared_and_numbers_as_numbers() {
+        let difference = |check: Value, body: &str| {
+            serde_json::from_value::<Check>(check).unwrap().difference(body.as_bytes(), &str::to_owned)
+        };
+        for (check, body, expected) in [
+            (json!({"equals": "ok"}), "ok\n", None),
+            (json!({"equals": "1"}), "1\r\n", None),
+            (json!({"equals": 1}), "1\n", None),
+            (json!({"equals": 1}), "one", Some("expected 1, found \"one\"")),
+            (json!({"at_least": 3}), "2", Some("expected at least 3, found 2")),
+            (json!({"matches": "^a.c$"}), "abc\n", None),
+            (json!({"matches": "^a.c$"}), "{}", Some("expected a match of `^a.c$`, found \"{}\"")),
+        ] {
+            assert_eq!(difference(check.clone(), body).as_deref(), expected, "{check}");
         }
     }
 

@@ -14,8 +14,9 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use super::check::{Expectation, Invariant};
+use super::check::Expectation;
 use super::file::Metadata;
+use super::invariant::Invariant;
 use super::{Source, TEMPORAL_FAULT, listed};
 use crate::api::OracleVerdict;
 

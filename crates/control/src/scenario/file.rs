@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use aftershock_core::duration::Interval;
+use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::yaml::Spanned;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,12 +14,13 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::DEFAULT_TIMEOUT;
-use super::check::{Expectation, Invariant};
+use super::check::Expectation;
 use super::entry::Entries;
 use super::extract::Extraction;
-use super::request::Message;
+use super::invariant::Invariant;
 use super::template::{JsonTemplate, Template};
 use super::text::{BaseUrl, GrpcMethod, Method};
+use super::traffic::{RawStop, RawTraffic};
 
 /// A scenario: what a client does, and what must hold.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -79,7 +81,23 @@ pub(super) struct Spec {
     #[serde(default)]
     pub(super) teardown: Vec<RawRequest>,
     /// The client's requests, sent one after the other.
-    pub(super) requests: Spanned<Vec<RawRequest>>,
+    #[serde(default)]
+    #[schemars(with = "Option<Vec<RawRequest>>")]
+    pub(super) requests: Option<Spanned<Vec<RawRequest>>>,
+    /// A command of the user's own in place of `requests`; it is the request `command`.
+    #[serde(default)]
+    #[schemars(with = "Option<RawCommand>")]
+    pub(super) command: Option<Spanned<RawCommand>>,
+    /// Ordinary traffic in place of `requests`.
+    #[serde(default)]
+    #[schemars(with = "Option<RawTraffic>")]
+    pub(super) traffic: Option<Spanned<RawTraffic>>,
+    /// Apis whose outcome is not what their status says.
+    #[serde(default)]
+    pub(super) outcomes: Vec<Spanned<OutcomeOverride>>,
+    /// When a round is ended at once, because ordinary traffic suffers.
+    #[serde(default)]
+    pub(super) stop: Option<RawStop>,
     /// What must hold of the system's state, whatever the client saw.
     #[serde(default)]
     pub(super) invariants: Vec<Spanned<Invariant>>,
@@ -156,12 +174,56 @@ pub(super) struct RawHttp {
 #[schemars(rename = "GrpcRequest")]
 pub(super) struct RawGrpc {
     /// The method.
-    pub(super) method: GrpcMethod,
+    pub(super) method: Spanned<GrpcMethod>,
     /// Further metadata.
     #[serde(default)]
     pub(super) metadata: BTreeMap<String, Spanned<Template>>,
-    /// The message: text, or `{base64: …}`.
-    pub(super) message: Spanned<Message>,
+    /// The message as bytes: text, or `{base64: …}`.
+    #[serde(default)]
+    #[schemars(with = "Option<RawMessage>")]
+    pub(super) message: Option<Spanned<RawMessage>>,
+    /// The message as JSON (ProtoJSON), with `descriptors` or `reflection`. The answer is read as JSON then.
+    #[serde(default)]
+    #[schemars(with = "Option<JsonTemplate>")]
+    pub(super) json: Option<Spanned<JsonTemplate>>,
+    /// A file of descriptors, as `protoc --include_imports --descriptor_set_out` or `buf build -o` writes it, beside the
+    /// scenario's.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub(super) descriptors: Option<Spanned<String>>,
+    /// Whether the server is asked for its descriptors.
+    #[serde(default)]
+    #[schemars(with = "bool")]
+    pub(super) reflection: Spanned<bool>,
+}
+
+/// The client as a command: it gets `TRACEPARENT` and `TRACESTATE` in its environment, to be put into its requests.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "CommandClient")]
+pub(super) struct RawCommand {
+    /// The program and its arguments.
+    #[schemars(length(min = 1))]
+    pub(super) run: Spanned<Vec<Template>>,
+    /// Further environment variables.
+    #[serde(default)]
+    pub(super) env: BTreeMap<String, Template>,
+    /// How long it may take; one minute if left out. Then it is killed with everything that it started.
+    #[serde(default = "a_minute")]
+    pub(super) timeout: Spanned<Interval>,
+    /// When it is run again; never if left out.
+    #[serde(default)]
+    pub(super) retry: Option<RawRetry>,
+    /// How it must end, and what it must print.
+    #[serde(default)]
+    pub(super) expect: Spanned<Expectation>,
+    /// Variables that its output sets, for invariants and the teardown.
+    #[serde(default)]
+    pub(super) extract: BTreeMap<String, Spanned<Extraction>>,
+}
+
+fn a_minute() -> Spanned<Interval> {
+    Interval(std::time::Duration::from_secs(60)).into()
 }
 
 /// When a client tries again.
@@ -198,26 +260,33 @@ pub enum RetryOn {
     Timeout,
     /// The connection was refused, reset or closed before the answer was complete.
     Transport,
-    /// HTTP status 500 and above; gRPC UNAVAILABLE.
+    /// HTTP status 500 and above; gRPC UNAVAILABLE; another exit code than the expected one.
     Status,
 }
 
-impl<'de> Deserialize<'de> for Message {
+/// The bytes of a gRPC message.
+#[derive(Debug)]
+pub(super) enum RawMessage {
+    Text(Template),
+    Bytes(Vec<u8>),
+}
+
+impl<'de> Deserialize<'de> for RawMessage {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct MessageVisitor;
 
         impl<'de> Visitor<'de> for MessageVisitor {
-            type Value = Message;
+            type Value = RawMessage;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("text or `{base64: …}`")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Message, E> {
-                Ok(Message::Text(text.parse().expect("every text is a template")))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawMessage, E> {
+                Ok(RawMessage::Text(text.parse().expect("every text is a template")))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Message, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawMessage, A::Error> {
                 #[derive(Deserialize)]
                 #[serde(deny_unknown_fields)]
                 struct Encoded {
@@ -225,7 +294,7 @@ impl<'de> Deserialize<'de> for Message {
                 }
                 let encoded = Encoded::deserialize(de::value::MapAccessDeserializer::new(map))?;
                 match STANDARD.decode(encoded.base64.trim()) {
-                    Ok(bytes) => Ok(Message::Bytes(bytes)),
+                    Ok(bytes) => Ok(RawMessage::Bytes(bytes)),
                     Err(error) => Err(de::Error::custom(format_args!("expected base64 (RFC 4648 §4): {error}"))),
                 }
             }
@@ -235,7 +304,7 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-impl JsonSchema for Message {
+impl JsonSchema for RawMessage {
     fn schema_name() -> Cow<'static, str> {
         "Message".into()
     }

@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use aftershock_core::duration::Interval;
 use aftershock_core::name::nearest;
 use aftershock_core::yaml::{Located, Spanned};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::check::Expectation;
 use super::extract::{Extraction, Place};
-use super::file::{RawGrpc, RawHttp, RawRequest, RetryOn};
+use super::file::{RawCommand, RawGrpc, RawHttp, RawMessage, RawRequest, RawRetry, RetryOn};
 use super::template::{JsonTemplate, Template, is_name};
 use super::text::GrpcMethod;
 use super::variables::Known;
-use super::{BaseUrl, Scenario, Source, listed};
+use super::{BaseUrl, Scenario, Source, command, listed};
 
 /// Fields that the runner sets itself: they tie a request to its round, or frame it.
 const RESERVED: [&str; 7] = [
@@ -33,7 +34,7 @@ pub struct Request {
     pub name: String,
     /// Where to, if not to the entry.
     pub to: Option<String>,
-    /// What is sent.
+    /// What is sent, or run.
     pub call: Call,
     /// How long an attempt may take, from the connection to the last byte.
     pub timeout: Duration,
@@ -68,12 +69,19 @@ pub enum Call {
         /// The message.
         message: Message,
     },
+    /// A command, whose requests are its own.
+    Command {
+        /// The program and its arguments.
+        run: Vec<Template>,
+        /// Further environment variables.
+        env: BTreeMap<String, Template>,
+    },
 }
 
 impl Call {
-    /// Whether it is a gRPC call.
-    pub fn is_grpc(&self) -> bool {
-        matches!(self, Call::Grpc { .. })
+    /// Whether it is a command.
+    pub fn is_command(&self) -> bool {
+        matches!(self, Call::Command { .. })
     }
 }
 
@@ -86,13 +94,29 @@ pub enum Body {
     Json(JsonTemplate),
 }
 
-/// The bytes of a gRPC message.
+/// A gRPC message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
     /// Text, as UTF-8.
     Text(Template),
     /// Bytes, as they are.
     Bytes(Vec<u8>),
+    /// A document that is made a message of the method's input; its answer is made a document.
+    Json {
+        /// The document.
+        json: JsonTemplate,
+        /// What says how.
+        schema: MessageSchema,
+    },
+}
+
+/// Where the descriptors of messages come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MessageSchema {
+    /// A file, beside the scenario's.
+    Descriptors(String),
+    /// The server itself.
+    Reflection,
 }
 
 /// When a client tries again.
@@ -129,16 +153,65 @@ pub(super) fn parse(
         let near = nearest(to, names.iter().copied()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         return Err(source.at(to, format!("unknown ledger `{to}`, expected one of {}{near}", listed(&names))));
     }
-    if raw.timeout.value.0.is_zero() {
-        return Err(source.at(&raw.timeout, "expected a timeout above zero"));
+    let extract = parse_extract(source, raw.extract, &call, scenario)?;
+    let answer = Answer { timeout: raw.timeout, retry: raw.retry, expect: raw.expect };
+    answer.parse(source, raw.name.value, raw.to.map(|to| to.value), call, extract)
+}
+
+/// Reads the command that is the client; it has the name `command`.
+pub(super) fn parse_command(
+    source: &Source<'_>,
+    raw: RawCommand,
+    known: &Known,
+    scenario: &Scenario,
+) -> Result<Request, Located> {
+    let env = raw.env.iter().map(|(name, value)| (name.as_str(), value));
+    source.check(&raw.run, command::check(&raw.run, env, known))?;
+    let call = Call::Command { run: raw.run.value, env: raw.env };
+    let extract = parse_extract(source, raw.extract, &call, scenario)?;
+    let answer = Answer { timeout: raw.timeout, retry: raw.retry, expect: raw.expect };
+    answer.parse(source, "command".to_owned(), None, call, extract)
+}
+
+/// How long an answer may take, and what it must be, as it is written.
+struct Answer {
+    timeout: Spanned<Interval>,
+    retry: Option<RawRetry>,
+    expect: Spanned<Expectation>,
+}
+
+impl Answer {
+    fn parse(
+        self,
+        source: &Source<'_>,
+        name: String,
+        to: Option<String>,
+        call: Call,
+        extract: BTreeMap<String, Extraction>,
+    ) -> Result<Request, Located> {
+        if self.timeout.value.0.is_zero() {
+            return Err(source.at(&self.timeout, "expected a timeout above zero"));
+        }
+        let retry = self.retry.unwrap_or_default();
+        if *retry.attempts == 0 {
+            return Err(
+                source.at(&retry.attempts, "expected at least one attempt: `attempts` counts the first try too")
+            );
+        }
+        source.check(&self.expect, expectation_fits(&call, &self.expect))?;
+        let retry = Retry { attempts: retry.attempts.value, on: retry.on, backoff: retry.backoff.0 };
+        Ok(Request { name, to, call, timeout: self.timeout.value.0, retry, expect: self.expect.value, extract })
     }
-    let retry = raw.retry.unwrap_or_default();
-    if *retry.attempts == 0 {
-        return Err(source.at(&retry.attempts, "expected at least one attempt: `attempts` counts the first try too"));
-    }
-    source.check(&raw.expect, expectation_fits(call.is_grpc(), &raw.expect))?;
+}
+
+fn parse_extract(
+    source: &Source<'_>,
+    raw: BTreeMap<String, Spanned<Extraction>>,
+    call: &Call,
+    scenario: &Scenario,
+) -> Result<BTreeMap<String, Extraction>, Located> {
     let mut extract = BTreeMap::new();
-    for (name, extraction) in raw.extract {
+    for (name, extraction) in raw {
         if !is_name(&name) {
             let message = format!("expected the name of a variable of letters, digits, `-` and `_`, found {name:?}");
             return Err(source.at(&extraction, message));
@@ -146,20 +219,19 @@ pub(super) fn parse(
         if scenario.known_at_the_start().contains(&name) {
             return Err(source.at(&extraction, format!("expected a name that nothing else has, found `{name}` again")));
         }
-        if call.is_grpc() && matches!(extraction.from, Place::Cookie(_)) {
-            return Err(source.at(&extraction, "expected no `cookie` of a gRPC answer: it sets none"));
+        match (&extraction.from, call) {
+            (Place::Cookie(_), Call::Grpc { .. }) => {
+                return Err(source.at(&extraction, "expected no `cookie` of a gRPC answer: it sets none"));
+            }
+            (Place::Cookie(_) | Place::Header(_), Call::Command { .. }) => {
+                let message = "expected `json_path`, `pointer` or `regex`: a command has nothing but its output";
+                return Err(source.at(&extraction, message));
+            }
+            _ => {}
         }
         extract.insert(name, extraction.value);
     }
-    Ok(Request {
-        name: raw.name.value,
-        to: raw.to.map(|to| to.value),
-        call,
-        timeout: raw.timeout.value.0,
-        retry: Retry { attempts: retry.attempts.value, on: retry.on, backoff: retry.backoff.0 },
-        expect: raw.expect.value,
-        extract,
-    })
+    Ok(extract)
 }
 
 fn parse_http(source: &Source<'_>, http: RawHttp, known: &Known, scenario: &Scenario) -> Result<Call, Located> {
@@ -194,20 +266,68 @@ fn parse_http(source: &Source<'_>, http: RawHttp, known: &Known, scenario: &Scen
 }
 
 fn parse_grpc(source: &Source<'_>, grpc: RawGrpc, known: &Known) -> Result<Call, Located> {
-    let message = match grpc.message.value {
-        Message::Text(text) => {
-            known.check(&text).map_err(|error| Located::at(source.file, source.text, grpc.message.location, error))?;
-            Message::Text(text)
+    let reflection = *grpc.reflection;
+    let message = match (grpc.message, grpc.json) {
+        (Some(message), None) => {
+            if let Some(file) = &grpc.descriptors {
+                return Err(source.at(file, "expected `descriptors` only beside `json`"));
+            }
+            if reflection {
+                return Err(source.at(&grpc.reflection, "expected `reflection` only beside `json`"));
+            }
+            match message.value {
+                RawMessage::Text(text) => {
+                    known
+                        .check(&text)
+                        .map_err(|error| Located::at(source.file, source.text, message.location, error))?;
+                    Message::Text(text)
+                }
+                RawMessage::Bytes(bytes) => Message::Bytes(bytes),
+            }
         }
-        bytes => bytes,
+        (None, Some(json)) => {
+            for text in json.texts() {
+                source.check(&json, known.check(&text))?;
+            }
+            let schema = match (grpc.descriptors, reflection) {
+                (Some(file), false) if !file.trim().is_empty() => MessageSchema::Descriptors(file.value),
+                (Some(file), false) => return Err(source.at(&file, "expected the name of a file of descriptors")),
+                (None, true) => MessageSchema::Reflection,
+                (Some(file), true) => {
+                    return Err(source.at(&file, "expected either `descriptors` or `reflection: true`, found both"));
+                }
+                (None, false) => {
+                    let message =
+                        "expected `descriptors: FILE` or `reflection: true` beside `json`: what its fields are";
+                    return Err(source.at(&json, message));
+                }
+            };
+            Message::Json { json: json.value, schema }
+        }
+        (None, None) => {
+            return Err(source.at(&grpc.method, "expected `message` or `json` for this call, found neither"));
+        }
+        (Some(_), Some(json)) => {
+            return Err(source.at(&json, "expected either `message` or `json` for this call, found both"));
+        }
     };
-    Ok(Call::Grpc { method: grpc.method, metadata: headers(source, grpc.metadata, known)?, message })
+    Ok(Call::Grpc { method: grpc.method.value, metadata: headers(source, grpc.metadata, known)?, message })
 }
 
-/// Whether an answer of this protocol can be what is expected.
-pub(super) fn expectation_fits(grpc: bool, expectation: &Expectation) -> Result<(), String> {
+/// Whether an answer to this call can be what is expected.
+pub(super) fn expectation_fits(call: &Call, expectation: &Expectation) -> Result<(), String> {
+    let (grpc, command) = (matches!(call, Call::Grpc { .. }), call.is_command());
     if !grpc && expectation.grpc_status.is_some() {
-        return Err("expected no `grpc_status` for an HTTP request".to_owned());
+        let what = if command { "a command" } else { "an HTTP request" };
+        return Err(format!("expected no `grpc_status` for {what}"));
+    }
+    if command && expectation.status.is_some() {
+        return Err("expected no `status` for a command: it has an `exit` code".to_owned());
+    }
+    match expectation.exit {
+        Some(_) if !command => return Err("expected no `exit` code: only a command has one".to_owned()),
+        Some(exit) => command::exit_code(exit)?,
+        None => {}
     }
     match expectation.status {
         Some(status) if !(100..=599).contains(&status) => {
@@ -254,20 +374,22 @@ pub(crate) fn fill_headers(
 impl Request {
     /// Every text with variables.
     pub(crate) fn templates(&self) -> Vec<Template> {
-        let (mut texts, fields) = match &self.call {
-            Call::Http { path, headers, body, .. } => {
-                let body = match body {
-                    Body::Text(text) => vec![text.clone()],
-                    Body::Json(json) => json.texts(),
-                };
-                (std::iter::once(path.clone()).chain(body).collect::<Vec<_>>(), headers)
-            }
-            Call::Grpc { metadata, message, .. } => match message {
-                Message::Text(text) => (vec![text.clone()], metadata),
-                Message::Bytes(_) => (Vec::new(), metadata),
-            },
+        let of_fields = |fields: &[(HeaderName, Template)]| fields.iter().map(|(_, value)| value.clone()).collect();
+        let mut texts: Vec<Template> = match &self.call {
+            Call::Http { headers, .. } => of_fields(headers),
+            Call::Grpc { metadata, .. } => of_fields(metadata),
+            Call::Command { run, env } => run.iter().chain(env.values()).cloned().collect(),
         };
-        texts.extend(fields.iter().map(|(_, value)| value.clone()));
+        match &self.call {
+            Call::Http { path, body: Body::Text(body), .. } => texts.extend([path.clone(), body.clone()]),
+            Call::Http { path, body: Body::Json(json), .. } => {
+                texts.push(path.clone());
+                texts.extend(json.texts());
+            }
+            Call::Grpc { message: Message::Text(text), .. } => texts.push(text.clone()),
+            Call::Grpc { message: Message::Json { json, .. }, .. } => texts.extend(json.texts()),
+            Call::Grpc { message: Message::Bytes(_), .. } | Call::Command { .. } => {}
+        }
         texts
     }
 

@@ -184,7 +184,8 @@ async fn read_request(stream: &mut TcpStream) -> String {
 
 /// The field `name` of a logged request.
 pub(crate) fn field<'a>(request: &'a str, name: &str) -> &'a str {
-    let line = request.lines().find(|line| line.split(": ").next() == Some(name));
+    let line =
+        request.lines().find(|line| line.split(": ").next().is_some_and(|found| found.eq_ignore_ascii_case(name)));
     line.unwrap_or_else(|| panic!("no {name} in {request}")).split_once(": ").unwrap().1
 }
 
