@@ -36,6 +36,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     run::pass(run::cargo(&["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings"))?;
     step("tests");
     let tally = tests(missing.is_empty())?;
+    step("exactness");
+    crate::exactness::run(&crate::exactness::Exactness::short())?;
     if !missing.is_empty() {
         println!("not installed, so their tests were skipped: {}", missing.join(", "));
     }

@@ -55,6 +55,27 @@ pub(crate) struct Exactness {
     format: Format,
 }
 
+impl Exactness {
+    /// What a change is held against: one case that asks the arbiter and one that holds messages, with everything beside.
+    /// It takes about half a minute.
+    pub(crate) fn short() -> Self {
+        Exactness {
+            trials: 8,
+            replicas: 3,
+            parallel: 4,
+            ordinary: 10.0,
+            arbiter_timeout_ms: 1000,
+            only: ["fan-k-of-n", "fig2b-order-sensitive"].map(str::to_owned).to_vec(),
+            setting: vec![Setting::Both],
+            random: None,
+            kills: None,
+            seed: 1,
+            debug: true,
+            format: Format::Human,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Format {
     #[default]

@@ -82,7 +82,8 @@ pub(crate) const ALL: &[Case<'static>] = &[
         scenario: file!("scenarios/fig2-patterns/page.yaml"),
         fault: file!("scenarios/fig2-patterns/third-product.yaml"),
         ordinary: Some("page"),
-        truth: || vec![Question::lost_answer("GetProduct", 3)],
+        // Which answer it was is the window: with several instances the order of sending is not that of arriving.
+        truth: Vec::new,
     },
     Case {
         id: "fan-k-of-n",

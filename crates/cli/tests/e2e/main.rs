@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test that cannot go on fails")]
 
 mod demo;
+mod exactness;
 mod failure;
 mod files;
 mod generate;

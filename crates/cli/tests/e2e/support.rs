@@ -175,8 +175,8 @@ impl System {
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let url = format!("http://127.0.0.1:{port}");
-        // The kernel gave this port to nobody else, so a subnet made of it is as good as free.
-        let subnet = format!("127.{}.{}", 1 + port / 256 % 254, port % 256);
+        // The kernel gave this port to nobody else, so a subnet made of it is as good as free. Replicas come after it.
+        let subnet = format!("127.{}.{}", 1 + port / 256 % 254, (port % 256).min(250));
         let control = serve(&url, folder.path());
         let logs = folder.path().join("logs");
         let mut arguments = vec![

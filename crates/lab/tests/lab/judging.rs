@@ -164,3 +164,24 @@ fn the_order_of_two_answers_is_judged_where_they_are_received() {
          20 web call-failed Risk k r hang");
     lost.received_in_order("web", "User", "Risk").unwrap();
 }
+
+/// A caller that is cancelled loses what is under way to it; nobody interfered. What was sent long before did not arrive for
+/// another reason.
+#[test]
+fn an_answer_under_way_to_a_cancelled_caller_is_cut_off_unless_it_was_so_for_longer_than_any_that_arrived() {
+    let of = |cancelled: u64| {
+        log(&format!(
+            "1 web request-sent A a r\n2 x request-received A a r\n10 x response-sent A a r OK\n15 web response-received A a r OK\n\
+             20 web request-sent B b r\n21 y request-received B b r\n30 y response-sent B b r OK\n{cancelled} web call-failed B b r cancelled"
+        ))
+    };
+    assert_eq!(of(35).faulted().count(), 0, "five are what the slowest took");
+    assert_eq!(of(36).faulted().count(), 1);
+}
+
+#[test]
+fn an_answer_that_was_sent_when_nobody_waited_any_more_was_not_lost_on_the_way() {
+    let late = "1 web request-sent A a r\n2 x request-received A a r\n5 web call-failed A a r hang\n9 x response-sent A a r OK";
+    let log = log(late);
+    assert_eq!((log.calls()[0].fate(), log.faulted().count()), (Fate::LeftByCaller, 0));
+}

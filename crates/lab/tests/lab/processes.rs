@@ -182,3 +182,31 @@ async fn with_sidecars_every_call_passes_two_of_them_and_the_ledgers_are_the_sam
         }
     }
 }
+
+#[tokio::test]
+async fn a_killed_service_that_is_durable_has_its_log_and_ledgers_again_and_another_starts_with_nothing() {
+    for durable in [true, false] {
+        let options = Options { durable, ..Options::new(service_launcher()) };
+        let mut lab = up(shipped("fan"), &options).await.unwrap();
+        assert_eq!(post(lab.entry("batch").unwrap(), "/batch?key=k").await.0, 200);
+        let before = lab.events("k").await.unwrap();
+        assert_eq!(lab.ledger("items", "k").await.unwrap().count, 6);
+        let of = |lab: &RunningLab| lab.processes().find(|(_, service, _)| *service == "store").unwrap().2;
+        let killed = of(&lab);
+        assert!(lab.kill(killed));
+        assert!(!lab.kill(killed), "it does not run any more");
+        assert!(!lab.kill(std::process::id()), "no process of the lab");
+        assert!(!exists(&killed));
+        lab.revive().await.unwrap();
+        assert_ne!(of(&lab), killed);
+        assert!(lab.ended().is_empty());
+        let ledger = lab.ledger("items", "k").await.unwrap();
+        assert_eq!(ledger.count, if durable { 6 } else { 0 });
+        if durable {
+            assert_eq!(lab.events("k").await.unwrap().events(), before.events());
+        }
+        // Its callers find it again.
+        assert_eq!(post(lab.entry("batch").unwrap(), "/batch?key=again").await.0, 200);
+        assert_eq!(lab.ledger("items", "again").await.unwrap().count, 6);
+    }
+}
