@@ -43,7 +43,7 @@ fn a_system_of_ones_own_is_evaluated_like_the_cases() {
 }
 
 #[test]
-fn targets_drawn_by_lot_are_injected_and_the_same_seed_draws_the_same() {
+fn targets_drawn_by_lot_are_injected_once_each_in_their_window() {
     let _alone = alone();
     let random = ["lab", "random", "--targets", "6", "--per-topology", "3", "--seed", "11", "--format", "json"];
     let first = run(&random).expect(0).json();
