@@ -201,7 +201,8 @@ impl Scenario {
                         "expected no `execution: sequence` beside `traffic`: each of its requests is an execution";
                     return Err(source.at(&traffic, message));
                 }
-                scenario.traffic = Some(traffic.value.parse(&source)?);
+                let place = Spanned { value: (), location: traffic.location };
+                scenario.traffic = Some(traffic.value.parse(&source, &place)?);
             }
             (None, None, None) => {
                 let message = "expected `requests`, `command` or `traffic`, found none: nothing would be sent";

@@ -195,5 +195,9 @@ async fn counters_are_asked_for_every_second_while_a_round_is_to_be_stopped_if_t
         asked
     };
     let stop = crate::api::StopCondition { errors_per_million: 100_000, min_requests: 50 };
-    assert_eq!((counts(Some(stop)).await, counts(None).await), (5, 1), "rounds do not ask more often together than alone");
+    assert_eq!(
+        (counts(Some(stop)).await, counts(None).await),
+        (5, 1),
+        "rounds do not ask more often together than alone"
+    );
 }

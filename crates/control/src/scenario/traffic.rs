@@ -53,7 +53,8 @@ fn all() -> Spanned<f64> {
 }
 
 impl RawTraffic {
-    pub(super) fn parse(self, source: &Source<'_>) -> Result<Traffic, Located> {
+    /// Reads what stands at `place`.
+    pub(super) fn parse(self, source: &Source<'_>, place: &Spanned<()>) -> Result<Traffic, Located> {
         let per_million = (*self.percentage * MILLION / 100.0).round();
         if !(1.0..=MILLION).contains(&per_million) {
             let message =
@@ -62,7 +63,7 @@ impl RawTraffic {
         }
         if self.headers.is_empty() && per_million >= MILLION {
             let message = "expected `headers` or a `percentage` below 100: all ordinary traffic would be tagged";
-            return Err(source.at(&self.percentage, message));
+            return Err(source.at(place, message));
         }
         let mut headers = BTreeMap::new();
         for (name, value) in self.headers {

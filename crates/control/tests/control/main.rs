@@ -58,7 +58,9 @@ async fn started(api: Api, plan: Plan) -> StartedRound {
 }
 
 async fn settle(api: Api, id: RoundId, within: Duration) -> Settled {
-    api.post(&format!("/v1/rounds/{}/settle", id.0), &Settle { deadline: Interval(within), unanswered: false }).await.ok()
+    api.post(&format!("/v1/rounds/{}/settle", id.0), &Settle { deadline: Interval(within), unanswered: false })
+        .await
+        .ok()
 }
 
 async fn finish(api: Api, id: RoundId, within: Duration) -> Finished {
