@@ -137,7 +137,7 @@ pub struct StartRound {
     /// Ordinary traffic that becomes executions of this round.
     #[serde(default)]
     pub traffic: Option<TaggedTraffic>,
-    /// When ordinary traffic suffers, the round is ended at once.
+    /// When ordinary traffic suffers, the round is ended at once. The controller's own condition holds beside it.
     #[serde(default)]
     pub stop: Option<StopCondition>,
     /// How long a pass waits for the arbiter; the controller's own setting if left out.

@@ -4,6 +4,7 @@
 
 mod demo;
 mod exactness;
+mod executions;
 mod failure;
 mod files;
 mod generate;

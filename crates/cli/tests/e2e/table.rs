@@ -137,8 +137,11 @@ fn a_caller_that_gives_up_and_a_callee_that_is_dead_are_counted_as_they_are() {
 
     let healthy = crate::support::get(&format!("{}2:30000", system.prefix), "/healthz");
     let pid = serde_json::from_str::<Value>(&healthy).unwrap()["pid"].to_string();
+    // The lab would stop everything once it noticed.
+    system.lab.signal("STOP");
     assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     let (dead, _) = recorded("web", 503);
+    system.lab.signal("CONT");
     let client = &dead["client"];
     assert_eq!(
         (&client["outcome"], &client["made"], &client["ending"]),

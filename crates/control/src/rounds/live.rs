@@ -41,7 +41,8 @@ pub(crate) struct Terms {
     arbiter_timeout: Duration,
     /// Spans that are kept of it, and acts of its arbiter.
     record: usize,
-    stop: Option<StopCondition>,
+    /// The operator's condition and the round's own: neither loosens the other.
+    stop: [Option<StopCondition>; 2],
 }
 
 impl Terms {
@@ -52,7 +53,7 @@ impl Terms {
             max_parked: options.max_parked,
             arbiter_timeout: options.arbiter_timeout,
             record: options.spans_per_round,
-            stop: options.stop,
+            stop: [options.stop, None],
         }
     }
 }
@@ -145,7 +146,7 @@ impl Live {
         let now = Instant::now();
         let arbiter = Arbiter::new(&request.plan, &armament.rules, terms.record);
         terms.arbiter_timeout = request.arbiter_timeout.map_or(terms.arbiter_timeout, |Interval(timeout)| timeout);
-        terms.stop = request.stop.or(terms.stop);
+        terms.stop[1] = request.stop;
         Live {
             token,
             request,
@@ -277,23 +278,24 @@ impl Live {
     pub(crate) fn ordinary(&mut self, observer: ObserverId, ended: Ordinary) {
         // Until it was armed the round had not begun there; who came later is taken as it comes.
         let not_yet = self.participants.get(&observer).is_some_and(|participant| !participant.armed);
-        let Some(stop) = self.terms.stop.filter(|_| !not_yet && !self.stopped && self.phase != Phase::Ending) else {
+        if not_yet || !self.may_be_stopped() {
             return;
-        };
+        }
         self.ordinary.requests = self.ordinary.requests.saturating_add(ended.requests);
         self.ordinary.errors = self.ordinary.errors.saturating_add(ended.errors);
         let Ordinary { requests, errors } = self.ordinary;
-        let beyond = u128::from(errors) * 1_000_000 > u128::from(stop.errors_per_million) * u128::from(requests);
-        if requests < stop.min_requests.max(1) || !beyond {
-            return;
-        }
-        self.stopped = true;
+        let exceeded = |stop: &&StopCondition| {
+            let beyond = u128::from(errors) * 1_000_000 > u128::from(stop.errors_per_million) * u128::from(requests);
+            requests >= stop.min_requests.max(1) && beyond
+        };
+        let Some(stop) = self.terms.stop.iter().flatten().find(exceeded) else { return };
         let percent = |per_million: f64| format!("{} %", (per_million / 100.0).round() / 100.0);
         let rate = percent(errors as f64 * 1e6 / requests as f64);
         let bound = percent(f64::from(stop.errors_per_million));
         self.fail(Failure::Ended(format!(
             "stopped: {errors} of {requests} ordinary requests failed ({rate}), more than {bound}"
         )));
+        self.stopped = true;
         self.alarm.notify_one();
     }
 
@@ -364,7 +366,7 @@ impl Live {
 
     /// Whether it is ended if ordinary traffic suffers, and has not been.
     pub(super) fn may_be_stopped(&self) -> bool {
-        self.terms.stop.is_some() && !self.stopped && self.phase != Phase::Ending
+        self.terms.stop.iter().any(Option::is_some) && !self.stopped && self.phase != Phase::Ending
     }
 
     /// Whether it is to be ended, by whoever asks: its runner is silent, or ordinary traffic suffers.

@@ -50,20 +50,26 @@ async fn a_round_is_ended_at_once_when_ordinary_traffic_suffers() {
 }
 
 #[tokio::test]
-async fn the_controllers_own_stop_condition_holds_for_rounds_without_one() {
+async fn the_controllers_own_stop_condition_holds_for_every_round_and_a_rounds_own_beside_it() {
     let options =
-        Options { stop: Some(stop(0, 1)), acknowledge_within: AMPLE, runner_lease: AMPLE, ..Options::default() };
+        Options { stop: Some(stop(300_000, 3)), acknowledge_within: AMPLE, runner_lease: AMPLE, ..Options::default() };
     let (_controller, api) = controller(options).await;
     let mut checkout = Sidecar::connect(api, "checkout", 1).await;
     let _payment = Sidecar::connect(api, "payment", 2).await;
-    let lenient = StartRound { stop: Some(stop(999_999, 1_000)), ..start_of("checkout", Plan::default()) };
-    let lenient: StartedRound = api.post("/v1/rounds", &lenient).await.ok();
-    let round = started(api, lost_charge()).await;
+    let with = async |own: StopCondition| -> StartedRound {
+        let request = StartRound { stop: Some(own), ..start_of("checkout", Plan::default()) };
+        api.post("/v1/rounds", &request).await.ok()
+    };
+    let (strict, lenient) = (with(stop(0, 1)).await, with(stop(999_999, 1_000)).await);
     checkout.served(2, 1);
-    assert_eq!(checkout.hears_disarm().await, round.token);
-    let finished = finish(api, round.id, AMPLE).await;
+    assert_eq!(checkout.hears_disarm().await, strict.token, "its own, from the first failure on");
+    let finished = finish(api, strict.id, AMPLE).await;
     assert!(finished.reasons[0].contains("1 of 2 ordinary requests failed (50 %), more than 0 %"), "{finished:?}");
     assert_eq!(api.send("POST", &format!("/v1/rounds/{}/renew", lenient.id.0), "", b"").await.status, 204);
+    checkout.served(4, 2);
+    assert_eq!(checkout.hears_disarm().await, lenient.token, "the controller's, which its own cannot loosen");
+    let finished = finish(api, lenient.id, AMPLE).await;
+    assert!(finished.reasons[0].contains("2 of 4 ordinary requests failed (50 %), more than 30 %"), "{finished:?}");
 }
 
 #[tokio::test]

@@ -373,6 +373,7 @@ impl<'a> World<'a> {
         came
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what stands in a span")]
     fn begin(&mut self, side: Side, service: &str, observer: u64, caller: &str, called: &str, call: u64, parent: u64) {
         let clock = self.tick(observer);
         let mut span = span(side, service, Some(caller), called, call, (clock, 0));

@@ -197,7 +197,7 @@ impl Interceptor for Faults {
         match part {
             Part::Request => smallvec![Edit::Set("aft", "q".into())],
             Part::Response => smallvec![Edit::Set("aft", "r".into())],
-            Part::RequestEnd if stream.0 / 2 % 4 == 0 => smallvec![Edit::Set("aft", "z".into())],
+            Part::RequestEnd if (stream.0 / 2).is_multiple_of(4) => smallvec![Edit::Set("aft", "z".into())],
             Part::RequestEnd => smallvec![Edit::Remove("grpc-status")],
             Part::ResponseEnd => smallvec![Edit::Set("aft", "e".into())],
         }
