@@ -38,9 +38,14 @@ fn start() -> System {
     System::start(root().join("crates/cli/tests/e2e/files/table.yaml").to_str().unwrap(), &[])
 }
 
-/// Where a round's fault fired: execution and number, and how many executions there were.
+/// Where a round's fault fired: execution, in the order in which they began, and number; and how many there were.
 fn hits(round: &Value) -> (Vec<(usize, u64)>, usize) {
-    let traces = round["finished"]["traces"].as_array().unwrap();
+    let mut traces = round["finished"]["traces"].as_array().unwrap().clone();
+    let began = |trace: &Value| {
+        let calls = trace["calls"].as_array().unwrap().iter();
+        calls.filter_map(|call| call["server"]["request"]["unix_nanos"].as_u64()).min().unwrap()
+    };
+    traces.sort_by_key(began);
     let mut hits = Vec::new();
     for (n, trace) in traces.iter().enumerate() {
         for call in trace["calls"].as_array().unwrap() {
