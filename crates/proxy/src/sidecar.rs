@@ -159,6 +159,13 @@ impl Sidecar {
         }
     }
 
+    /// Hold at most `executions` of one live token, fewer than there would be place for: for simulations, in which what
+    /// happens beyond is to happen.
+    #[doc(hidden)]
+    pub fn hold_at_most(&mut self, executions: usize) {
+        self.executions.most = executions;
+    }
+
     /// This process start.
     pub fn observer(&self) -> ObserverId {
         self.observer

@@ -105,11 +105,19 @@ struct Held {
 }
 
 /// All executions known here.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Executions {
     all: BTreeMap<Key, Box<Execution>>,
     held: BTreeMap<Token, Held>,
     clock: u64,
+    /// Most executions held for one live token.
+    pub(crate) most: usize,
+}
+
+impl Default for Executions {
+    fn default() -> Self {
+        Executions { all: BTreeMap::new(), held: BTreeMap::new(), clock: 0, most: MAX_PER_TOKEN }
+    }
 }
 
 impl Executions {
@@ -153,7 +161,7 @@ impl Executions {
         if !self.all.contains_key(&key) {
             self.clock += 1;
             if let Some(held) = self.held.get_mut(&key.token) {
-                if held.count >= MAX_PER_TOKEN
+                if held.count >= self.most
                     && let Some((_, oldest)) = held.idle.pop_first()
                 {
                     self.all.remove(&Key { token: key.token, execution: oldest });

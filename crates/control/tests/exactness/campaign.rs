@@ -1,0 +1,283 @@
+//! Many systems, many targets, every trouble.
+
+use std::collections::BTreeMap;
+
+use aftershock_control::api::Verdict;
+use aftershock_core::plan::Tfic;
+use aftershock_core::trace::Trace;
+
+use crate::net::{ARBITER_TIMEOUT, Event, LEASE, Net, Weather};
+use crate::random::Random;
+use crate::rounds::Clients;
+use crate::system::System;
+use crate::targets;
+
+/// What goes wrong in a campaign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    Nothing,
+    Join,
+    Restart,
+    Eviction,
+    LostRequestHeaders,
+    LostResponseHeaders,
+    OversizedHeaders,
+    SlowArbiter,
+    LostSpans,
+    LostContext,
+    Relay,
+    Impatience,
+    Silence,
+    Everything,
+}
+
+const TROUBLES: [Trouble; 14] = [
+    Trouble::Nothing,
+    Trouble::Join,
+    Trouble::Restart,
+    Trouble::Eviction,
+    Trouble::LostRequestHeaders,
+    Trouble::LostResponseHeaders,
+    Trouble::OversizedHeaders,
+    Trouble::SlowArbiter,
+    Trouble::LostSpans,
+    Trouble::LostContext,
+    Trouble::Relay,
+    Trouble::Impatience,
+    Trouble::Silence,
+    Trouble::Everything,
+];
+
+/// Targets for each system.
+const TARGETS: usize = 20;
+
+#[derive(Debug, Default)]
+struct Tally {
+    verdicts: BTreeMap<String, u64>,
+    refused: u64,
+    ordinary: u64,
+    headers: Vec<usize>,
+    faults: u64,
+    wrong: Vec<String>,
+}
+
+impl Trouble {
+    fn is(self, other: Trouble) -> bool {
+        self == other
+    }
+
+    fn weather(self, random: &mut Random) -> Weather {
+        let mut weather = Weather::default();
+        let all = self == Trouble::Everything;
+        let mut some = |which: Trouble, most: u64| match () {
+            () if self.is(which) => random.between(most / 5, most),
+            () if all && random.one_in(3) => random.below(most / 2 + 1),
+            () => 0,
+        };
+        weather.lost_requests = some(Trouble::LostRequestHeaders, 250);
+        weather.lost_responses = some(Trouble::LostResponseHeaders, 250);
+        weather.oversized = some(Trouble::OversizedHeaders, 200);
+        weather.lost_spans = some(Trouble::LostSpans, 60);
+        weather.forgetful = some(Trouble::LostContext, 100);
+        weather.impatient = some(Trouble::Impatience, 10) > 0;
+        weather.slow_control = match some(Trouble::SlowArbiter, 3 * ARBITER_TIMEOUT) {
+            0 => None,
+            most => Some(most),
+        };
+        weather
+    }
+}
+
+fn run(seed: u64, trouble: Trouble, tally: &mut Tally, trace: bool) {
+    let mut random = Random::new(seed);
+    let all = trouble == Trouble::Everything;
+    let relay = trouble.is(Trouble::Relay) || (all && random.one_in(4));
+    let system = System::draw(&mut random, relay);
+    let evicts = (trouble.is(Trouble::Eviction) || (all && random.one_in(4))).then(|| random.between(1, 3) as usize);
+    // The last instance of a service that has several, or of any: it comes later.
+    let joins = trouble.is(Trouble::Join) || (all && random.one_in(3));
+    let instances: usize = system.services.iter().map(|service| service.replicas).sum();
+    let mut absent = Vec::new();
+    if joins {
+        let mut last = 0;
+        let several: Vec<usize> = system
+            .services
+            .iter()
+            .filter_map(|service| {
+                last += service.replicas;
+                (service.replicas > 1 && service.sidecar).then_some(last - 1)
+            })
+            .collect();
+        if several.is_empty() {
+            return;
+        }
+        absent.push(*random.pick(&several));
+    }
+    let with_sidecar: Vec<usize> = {
+        let mut at = 0;
+        let mut list = Vec::new();
+        for service in &system.services {
+            list.extend((at..at + service.replicas).filter(|_| service.sidecar));
+            at += service.replicas;
+        }
+        list
+    };
+    assert!(instances > 0);
+    let mut net = Net::new(system, seed, &absent, evicts);
+    net.trace = trace;
+    let Some(traces) = record(&mut net, &mut random, tally) else { return };
+
+    let mut left = TARGETS;
+    while left > 0 {
+        net.weather = trouble.weather(&mut random);
+        let parallel = if random.one_in(2) { 1 } else { random.between(2, 6) as usize }.min(left);
+        left -= parallel;
+        let mut rounds = Vec::new();
+        for _ in 0..parallel {
+            let Some(tfic) = target(&mut random, &traces, tally) else { continue };
+            let clients = Clients {
+                number: if evicts.is_some() { random.between(2, 5) as usize } else { 1 + usize::from(random.one_in(6)) },
+                within: if trouble.is(Trouble::Silence) { 2 * LEASE } else { 15_000 },
+                retries: random.below(3) as u32,
+                sequence: if random.one_in(8) { random.between(1, 3) as u32 } else { 0 },
+            };
+            rounds.push(net.start(Some(tfic), clients, &traces).unwrap_or_else(|refusal| panic!("{seed}: {refusal}")));
+        }
+        if rounds.is_empty() {
+            continue;
+        }
+        if random.one_in(2) {
+            net.later(1_000, Event::Ordinary);
+        }
+        // Arming takes some milliseconds; then things go wrong.
+        if joins && !net.instances[absent[0]].up {
+            net.later(random.between(12_000, 40_000), Event::Boot(absent[0]));
+        }
+        if trouble.is(Trouble::Restart) || (all && random.one_in(4)) {
+            let victim = *random.pick(&with_sidecar);
+            let when = random.between(12_000, 60_000);
+            net.later(when, Event::Kill(victim));
+            let down = random.between(500, 30_000);
+            net.later(when + down, Event::Boot(victim));
+        }
+        if trouble.is(Trouble::Silence) || (all && random.one_in(12)) {
+            net.run_for(random.between(15_000, 30_000));
+            net.silent_until = net.now + LEASE + random.between(0, LEASE);
+        }
+        net.finish(&rounds);
+        for round in rounds {
+            let (verdict, wrong) = net.check(round);
+            tally.faults += net.rounds[round].faults.len() as u64;
+            *tally.verdicts.entry(verdict.to_string()).or_default() += 1;
+            let calm = trouble == Trouble::Nothing && verdict != Verdict::Injected;
+            if calm && std::env::var("AFTERSHOCK_MISSES").is_ok() {
+                let finished = net.rounds[round].finished.as_ref().unwrap();
+                eprintln!("seed {seed}: {verdict}: {:?}\n  {:?}", finished.faults[0].reasons, net.rounds[round].tfic);
+            }
+            tally.wrong.extend(wrong.into_iter().map(|what| format!("{trouble:?} seed {seed}, round {round}: {what}")));
+        }
+        let mut wrong = std::mem::take(&mut net.wrong);
+        wrong.extend(net.leftovers());
+        tally.wrong.extend(wrong.into_iter().map(|what| format!("{trouble:?} seed {seed}: {what}")));
+        if joins && net.instances[absent[0]].up {
+            net.later(0, Event::Kill(absent[0]));
+            net.run_for(100_000);
+        }
+    }
+    if net.ordinary_faulted > 0 {
+        tally.wrong.push(format!("{trouble:?} seed {seed}: {} ordinary messages were faulted", net.ordinary_faulted));
+    }
+    tally.ordinary += net.ordinary_sent;
+    tally.headers.append(&mut net.headers);
+}
+
+const ONE: Clients = Clients { number: 1, within: 0, retries: 0, sequence: 0 };
+
+/// Clean rounds.
+fn record(net: &mut Net, random: &mut Random, tally: &mut Tally) -> Option<Vec<Trace>> {
+    let mut traces = Vec::new();
+    let wanted = random.between(10, 14);
+    for _ in 0..wanted {
+        let round = net.start(None, ONE, &[]).unwrap();
+        net.finish(&[round]);
+        let finished = net.rounds[round].finished.clone().unwrap();
+        let relays = net.system.services.iter().any(|service| !service.sidecar);
+        if finished.verdict != Verdict::Clean && !relays {
+            tally.wrong.push(format!("seed {}: a clean round is {}: {:?}", net.seed, finished.verdict, finished.reasons));
+            return None;
+        }
+        traces.extend(finished.traces);
+    }
+    Some(traces)
+}
+
+/// A target with a valid guard.
+fn target(random: &mut Random, traces: &[Trace], tally: &mut Tally) -> Option<Tfic> {
+    for _ in 0..20 {
+        match targets::draw(random, traces) {
+            Ok(tfic) => return Some(tfic),
+            Err(_) => tally.refused += 1,
+        }
+    }
+    None
+}
+
+fn campaign(trouble: Trouble, systems: u64) -> Tally {
+    let mut tally = Tally::default();
+    for n in 0..systems {
+        run(1 + n + 1_000_000 * trouble as u64, trouble, &mut tally, false);
+        if tally.wrong.len() > 40 {
+            break;
+        }
+    }
+    tally
+}
+
+fn report(trouble: Trouble, tally: &Tally) -> u64 {
+    let targets: u64 = tally.verdicts.values().sum();
+    let verdicts: Vec<String> = tally.verdicts.iter().map(|(verdict, n)| format!("{verdict} {n}")).collect();
+    eprintln!(
+        "{:>20}: {targets} targets, {}; {} faults happened; {} targets had no valid guard; {} ordinary requests",
+        format!("{trouble:?}"),
+        verdicts.join(", "),
+        tally.faults,
+        tally.refused,
+        tally.ordinary
+    );
+    targets
+}
+
+#[test]
+fn no_verdict_says_what_did_not_happen() {
+    if let Ok(seed) = std::env::var("AFTERSHOCK_SEED") {
+        let seed: u64 = seed.parse().unwrap();
+        let mut tally = Tally::default();
+        run(seed, TROUBLES[(seed / 1_000_000) as usize], &mut tally, true);
+        assert!(tally.wrong.is_empty(), "{}", tally.wrong.join("\n"));
+        return;
+    }
+    let targets: u64 = std::env::var("AFTERSHOCK_TARGETS").ok().map_or(2_000, |n| n.parse().unwrap());
+    let systems = targets.div_ceil(TARGETS as u64);
+    let mut total = 0;
+    let mut wrong = Vec::new();
+    let mut headers = Vec::new();
+    for trouble in TROUBLES {
+        // As many without trouble as with all of them together.
+        let share = if trouble == Trouble::Nothing { systems / 2 } else { systems / 2 / (TROUBLES.len() as u64 - 1) };
+        let mut tally = campaign(trouble, share.max(1));
+        total += report(trouble, &tally);
+        headers.append(&mut tally.headers);
+        if trouble == Trouble::Nothing {
+            let all: u64 = tally.verdicts.values().sum();
+            let injected = tally.verdicts.get("injected").copied().unwrap_or(0);
+            if injected * 1000 < all * 999 {
+                wrong.push(format!("without loss {injected} of {all} targets with a valid guard were injected"));
+            }
+        }
+        wrong.append(&mut tally.wrong);
+    }
+    headers.sort_unstable();
+    let at = |percent: usize| headers.get((headers.len() * percent / 100).min(headers.len() - 1)).copied().unwrap_or(0);
+    eprintln!("{total} targets; hop headers: {} of p50 {}, p95 {}, max {} bytes", headers.len(), at(50), at(95), at(100));
+    assert!(wrong.is_empty(), "{} findings:\n{}", wrong.len(), wrong.join("\n"));
+}
