@@ -30,7 +30,8 @@ impl Net {
         let call = self.call(attempt, 0, None, None, callee, None, lines, 0);
         let delay = self.delay();
         self.later(delay, Event::In(call));
-        let patience = self.patience(2_000_000);
+        // Longer than the services' own patience adds up to.
+        let patience = self.patience(8_000_000);
         self.later(patience, Event::GiveUp(call));
     }
 
@@ -202,7 +203,7 @@ impl Net {
         let attempt = self.attempts.len();
         self.attempts.push(Attempt::new(None, Token(0)));
         self.client(attempt);
-        let pause = self.random.between(4_000, 60_000);
+        let pause = self.random.between(8_000, 250_000);
         self.later(pause, Event::Ordinary);
     }
 }

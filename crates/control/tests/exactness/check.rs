@@ -64,9 +64,7 @@ impl Net {
 
     fn is_judged(&self, round: usize, attempt: &Attempt, pass: &TruePass) -> bool {
         let round = &self.rounds[round];
-        round.armed.contains(&pass.observer)
-            && !pass.lost
-            && (!round.arbitrated || attempt.asked.contains(&pass.call))
+        round.armed.contains(&pass.observer) && !pass.lost && (!round.arbitrated || attempt.asked.contains(&pass.call))
     }
 
     fn why_not_right(&self, round: usize, fault: &TrueFault) -> Option<String> {
@@ -160,7 +158,9 @@ impl Net {
         let finished = self.rounds[round].finished.as_ref().expect("it is over");
         let mut names: BTreeSet<String> = self.known_observers.iter().map(ToString::to_string).collect();
         names.extend(finished.traces.iter().map(|trace| trace.execution.to_string()));
-        names.extend(self.executions(round).iter().filter_map(|at| self.attempts[*at].execution).map(|id| id.to_string()));
+        names.extend(
+            self.executions(round).iter().filter_map(|at| self.attempts[*at].execution).map(|id| id.to_string()),
+        );
         let calls: BTreeSet<String> = self.ids.keys().map(ToString::to_string).collect();
         let nothing = ["no execution of the round was seen", "no sidecar recorded a call of the round"];
         for reason in &verdict.reasons {

@@ -6,6 +6,7 @@
 //! again and tells its events.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
+#![allow(clippy::print_stderr, reason = "a campaign says what it came to")]
 
 mod apps;
 mod campaign;

@@ -73,8 +73,8 @@ pub(crate) enum Event {
     Left(usize),
     /// A caller's patience is over.
     GiveUp(usize),
-    Up(ObserverId, FromSidecar),
-    Down(usize, ObserverId, FromController),
+    Up(ObserverId, Box<FromSidecar>),
+    Down(usize, ObserverId, Box<FromController>),
     Spans(Vec<CallSpan>),
     Gone(ObserverId),
     Boot(usize),
@@ -103,7 +103,11 @@ pub(crate) struct Leg {
 pub(crate) enum Parked {
     Request(Request),
     /// At its head, or at its end; `head` has been written.
-    Response { response: Response, at_end: bool, head: bool },
+    Response {
+        response: Response,
+        at_end: bool,
+        head: bool,
+    },
 }
 
 /// A service at work on a call.
@@ -413,10 +417,10 @@ impl Net {
             Event::GiveUp(call) => self.give_up(call),
             Event::Up(observer, word) => {
                 self.asked(&word);
-                self.control.hear(observer, word);
+                self.control.hear(observer, *word);
                 self.tell();
             }
-            Event::Down(instance, observer, word) => self.heard(instance, observer, word),
+            Event::Down(instance, observer, word) => self.heard(instance, observer, *word),
             Event::Spans(spans) => self.control.collect(spans),
             Event::Gone(observer) => {
                 self.control.deregister(observer);
@@ -444,7 +448,7 @@ impl Net {
             for word in self.control.outbox(observer) {
                 let due = (self.now + self.control_delay()).max(self.instances[at].heard).max(self.silent_until);
                 self.instances[at].heard = due;
-                self.later(due - self.now, Event::Down(at, observer, word));
+                self.later(due - self.now, Event::Down(at, observer, Box::new(word)));
             }
         }
     }
@@ -487,7 +491,7 @@ impl Net {
         let due = (self.now + self.control_delay()).max(self.instances[at].said).max(self.now + not_before + 1);
         self.instances[at].said = due;
         let observer = self.instances[at].observer;
-        self.later(due - self.now, Event::Up(observer, word));
+        self.later(due - self.now, Event::Up(observer, Box::new(word)));
     }
 
     fn tick(&mut self, at: usize, observer: ObserverId) {
@@ -592,12 +596,14 @@ impl Net {
         for word in words {
             // What is said of a call that has not been heard of is said of the one at hand.
             let of = match &word {
-                FromSidecar::Ask(ask) => Some(ask.call),
-                FromSidecar::Fired { call, .. } => Some(*call),
+                FromSidecar::Ask(ask) => Some((ask.execution, ask.call)),
+                FromSidecar::Fired { execution, call, .. } => Some((*execution, *call)),
                 _ => None,
             };
-            if let (Some(id), Some(call)) = (of.filter(|id| !self.ids.contains_key(id)), call) {
+            if let (Some((execution, id)), Some(call)) = (of.filter(|(_, id)| !self.ids.contains_key(id)), call) {
                 self.named(call, id);
+                let of = self.execution_of(call);
+                self.attempts[of].execution.get_or_insert(execution);
             }
             self.fired(&word, at);
             self.say(at, word, 0);
@@ -645,7 +651,10 @@ impl Net {
     pub(crate) fn leg_of(&mut self, call: usize, is_out: bool) -> Option<&mut Leg> {
         let call = &mut self.calls[call];
         let leg = if is_out { call.out.as_mut() } else { call.inn.as_mut() };
-        leg.filter(|leg| leg.open && self.instances[leg.instance].observer == leg.observer)
+        leg.filter(|leg| {
+            let instance = &self.instances[leg.instance];
+            leg.open && instance.up && instance.observer == leg.observer
+        })
     }
 
     /// The exchange is over at this sidecar.

@@ -65,7 +65,12 @@ fn request_comes(points: &mut dyn Interceptor, stream: StreamId, request: Reques
     }
 }
 
-fn response_comes(points: &mut dyn Interceptor, stream: StreamId, mut response: Response, room: Room) -> Passage<Response> {
+fn response_comes(
+    points: &mut dyn Interceptor,
+    stream: StreamId,
+    mut response: Response,
+    room: Room,
+) -> Passage<Response> {
     let verdict = points.response(stream, &response.head());
     let head = match verdict {
         Verdict::Act(act) => return Passage::Acted(act),
@@ -108,7 +113,13 @@ fn response_ends(
     Passage::Through(write_end(points, stream, response, head, room))
 }
 
-fn write_end(points: &mut dyn Interceptor, stream: StreamId, mut response: Response, head: bool, room: Room) -> Response {
+fn write_end(
+    points: &mut dyn Interceptor,
+    stream: StreamId,
+    mut response: Response,
+    head: bool,
+    room: Room,
+) -> Response {
     if !head {
         write_head(points, stream, &mut response, room);
     }
@@ -324,6 +335,7 @@ impl Net {
         self.after(at, Some(call));
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one exchange, taken apart for the borrow checker")]
     fn flow(
         &mut self,
         call: usize,

@@ -66,9 +66,11 @@ impl Net {
             (None, aftershock_core::event::ApiRef::Api(api)) => api.service.to_string(),
             (None, aftershock_core::event::ApiRef::Group(name)) => name.clone(),
         });
-        let registered = self.instances.iter().enumerate().filter(|(at, one)| {
-            one.brain.is_some() && acting.as_deref() == Some(self.name(*at).as_str())
-        });
+        let registered = self
+            .instances
+            .iter()
+            .enumerate()
+            .filter(|(at, one)| one.brain.is_some() && acting.as_deref() == Some(self.name(*at).as_str()));
         let arbitrated = registered.count() > 1;
         let armed = self.instances.iter().filter(|one| one.brain.is_some()).map(|one| one.observer).collect();
         let at = self.rounds.len();

@@ -17,9 +17,8 @@ pub(crate) fn draw(random: &mut Random, traces: &[Trace]) -> Result<Tfic, String
     if caller.is_none() && call.server.as_ref().is_some_and(|server| server.caller.is_some()) {
         return Err("its caller's span is missing".to_owned());
     }
-    let same = |other: &&Call| {
-        other.api == call.api && other.client.as_ref().map(|client| &client.service) == caller.as_ref()
-    };
+    let same =
+        |other: &&Call| other.api == call.api && other.client.as_ref().map(|client| &client.service) == caller.as_ref();
     let most = traces.iter().map(|trace| trace.calls.iter().filter(same).count()).min().unwrap_or(0) as u64;
     let phase = if random.one_in(2) { Phase::Request } else { Phase::Response };
     let number = random.between(1, most.max(1)) as u32;

@@ -183,8 +183,7 @@ impl Net {
             };
             let api = self.system.api(self.calls[*call].node);
             let caller = self.caller_name(*call);
-            let occurrence =
-                Occurrence { event: counted.event.event, api: &api, caller: caller.as_ref(), outcome };
+            let occurrence = Occurrence { event: counted.event.event, api: &api, caller: caller.as_ref(), outcome };
             count += u64::from(counted.matches(&occurrence));
         }
         count
@@ -229,16 +228,8 @@ impl Net {
         let guard_then = self.guard_holds(instance, call, &tfic, !arbitrated);
         let outcome = !tfic.target.post_effect || self.calls[call].sent_ok == Some(true);
         let lost = self.calls[call].lost;
-        let pass = TruePass {
-            call,
-            arrived: self.now,
-            instance,
-            observer,
-            guard_then,
-            guard_at_last: None,
-            outcome,
-            lost,
-        };
+        let pass =
+            TruePass { call, arrived: self.now, instance, observer, guard_then, guard_at_last: None, outcome, lost };
         let execution = self.execution_of(call);
         self.attempts[execution].passes.push(pass);
     }
