@@ -14,7 +14,7 @@ use aftershock_control::server::Options;
 use aftershock_core::id::{CallId, ExecutionId};
 use aftershock_core::plan::{MaxInjections, Plan, Unlimited};
 use aftershock_core::w3c::Member;
-use aftershock_lab::events::Nanoseconds;
+use aftershock_lab::events::{Failure, Nanoseconds};
 use aftershock_lab::random::SplitMix64;
 use aftershock_lab::truth::{Call, Fate, Log, Window};
 use aftershock_lab::{Role, RunningLab, up};
@@ -56,7 +56,8 @@ struct Report {
     verdicts: BTreeMap<String, u32>,
     /// Rounds whose controller died and whose token was used on until after the lease.
     lease_rounds: u32,
-    /// Rounds `injected` of whose fault the services can say nothing, since the caller was killed before it had read it.
+    /// Rounds `injected` of whose fault the services can say nothing, since the caller was killed or cancelled before it had
+    /// read it.
     unseen: u32,
     /// A verdict that the logs contradict.
     wrong: u32,
@@ -323,18 +324,23 @@ impl Series<'_> {
             self.report.wrong += 1;
             differences.push(format!("{call} is no call of the target, and was answered by nobody"));
         }
+        // Its answer was sent, and its caller was killed or cancelled before it had read one: a fault that was made then is
+        // injected all the same, and nobody lived to write it down.
         let untold = |call: &&Call| {
-            self.window.means(call)
-                && call.response_sent.is_some()
-                && call.response_received.is_none()
-                && call.failed.is_none()
+            let unread =
+                matches!(call.failed, None | Some((_, Failure::Cancelled))) && call.response_received.is_none();
+            self.window.means(call) && call.response_sent.is_some() && unread
         };
         let contradiction = match (verdict, &made_up[..]) {
             (Some(Verdict::Injected), []) if log.calls().iter().any(|call| untold(&call)) => {
                 self.report.unseen += 1;
                 None
             }
-            (Some(Verdict::Injected), []) => Some("no fault is to be seen".to_owned()),
+            (Some(Verdict::Injected), []) => {
+                let calls = log.calls().iter().filter(|call| self.window.means(call));
+                let fates: Vec<String> = calls.map(|call| format!("{call}: {:?}", call.fate())).collect();
+                Some(format!("no fault is to be seen: {}", fates.join("; ")))
+            }
             (Some(Verdict::Injected), [call]) => self.window.admits(log, call).err().map(|error| error.to_string()),
             (Some(Verdict::Missed | Verdict::Unreached), [call, ..]) => Some(format!("the fault is there: {call}")),
             (Some(Verdict::Multiple), [] | [_]) => Some("it was not multiple".to_owned()),
