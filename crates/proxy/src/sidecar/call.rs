@@ -88,6 +88,8 @@ pub(crate) struct Call {
     pub(crate) outcome_in: OutcomeIn,
     /// The response is to be kept back to its end.
     pub(crate) kept_back: bool,
+    /// It may be ended by trailers of ours before its body has come to its end.
+    pub(crate) may_be_cut: bool,
     /// It has left all the same.
     pub(crate) released: Option<Released>,
     /// A hop header has told the outcome: the callee's sidecar to ours, or ours to the caller's.

@@ -177,6 +177,7 @@ impl Sidecar {
             reading,
             outcome_in: OutcomeIn::Head,
             kept_back: false,
+            may_be_cut: false,
             released: None,
             told: false,
             stamped: 0,
@@ -450,6 +451,11 @@ impl Sidecar {
             _ => HopSent::Nothing,
         };
         let strip = call.strip.contains(&part);
+        // A stream that ends before the length its head announces is malformed (RFC 9113 §8.1.1): its client would see a
+        // protocol error in place of our trailers.
+        if part == Part::Response && call.may_be_cut {
+            edits.push(Edit::Remove("content-length"));
+        }
         match part {
             // It was parked: it leaves now, with what is known now.
             Part::Request => self.count_request(id),

@@ -95,6 +95,9 @@ impl Sidecar {
             }
             return Verdict::Withhold { limit: MAX_WITHHELD };
         }
+        if let Some(call) = self.call_mut(id).filter(|call| call.grpc && !marks.is_empty()) {
+            call.may_be_cut = true;
+        }
         if marks.is_empty() && !counts_messages {
             return Verdict::Pass;
         }

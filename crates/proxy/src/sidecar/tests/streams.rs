@@ -120,6 +120,26 @@ fn a_grpc_stream_is_cut_at_a_message_and_counts_as_error_there() {
 }
 
 #[test]
+fn an_answer_that_may_be_cut_does_not_announce_its_length() {
+    let with_length = |mut response: Response| {
+        response.lines.push(("content-length".to_owned(), response.body.len().to_string()));
+        response
+    };
+    let announced = |response: &Response| response.lines.iter().any(|(name, _)| name == "content-length");
+    // Of HTTP/1 the length is the framing.
+    for (of, request, response, expected) in [
+        (LIST, list(), stream(), false),
+        (ITEMS, items(), Response::http(200).with_body("12345"), true),
+        (NOTE, list(), stream(), true),
+    ] {
+        let mut cart = Cart::armed(&[inside(of, StreamPoint::Bytes(1000), Fault::Reset(Default::default()))]);
+        let call = cart.call(request);
+        let passed = cart.answer(&call, with_length(response)).through();
+        assert_eq!(announced(&passed), expected, "a rule inside {of}");
+    }
+}
+
+#[test]
 fn a_grpc_stream_that_is_dropped_inside_has_no_response_event() {
     let mut cart = Cart::armed(&[inside(LIST, StreamPoint::Bytes(12), Fault::Drop)]);
     let call = cart.call(list());
