@@ -55,7 +55,7 @@ pub(crate) struct AtControl {
     #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CERT")]
     cert: Option<PathBuf>,
     /// The key of `--cert`, PEM.
-    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_KEY")]
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CERT_KEY")]
     key: Option<PathBuf>,
     /// Let the token travel unencrypted to another host, because a tunnel or a mesh encrypts it.
     #[arg(long)]
