@@ -13,6 +13,7 @@ mod inject;
 mod interleaved;
 mod lab;
 mod quickstart;
+mod scenarios;
 mod support;
 mod table;
 mod trust;
