@@ -16,6 +16,7 @@ mod net;
 mod passage;
 mod random;
 mod rounds;
+mod scripts;
 mod system;
 mod targets;
 mod truth;
