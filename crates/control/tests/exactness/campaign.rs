@@ -155,7 +155,7 @@ fn run(seed: u64, trouble: Trouble, tally: &mut Tally, trace: bool) {
         if trouble.is(Trouble::Restart) || (all && random.one_in(4)) {
             let victim = *random.pick(&with_sidecar);
             let when = random.between(12_000, 60_000);
-            net.later(when, Event::Kill(victim));
+            net.later(when, Event::Kill(victim, random.one_in(2)));
             let down = random.between(500, 30_000);
             net.later(when + down, Event::Boot(victim));
         }
@@ -183,7 +183,7 @@ fn run(seed: u64, trouble: Trouble, tally: &mut Tally, trace: bool) {
         wrong.extend(net.leftovers());
         tally.wrong.extend(wrong.into_iter().map(|what| format!("{trouble:?} seed {seed}: {what}")));
         if joins && net.instances[absent[0]].up {
-            net.later(0, Event::Kill(absent[0]));
+            net.later(0, Event::Kill(absent[0], true));
             net.run_for(100_000);
         }
     }

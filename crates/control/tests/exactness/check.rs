@@ -18,10 +18,17 @@ impl Net {
         let mut wrong = Vec::new();
         let faults = &self.rounds[round].faults;
         let right: Vec<bool> = faults.iter().map(|fault| self.why_not_right(round, fault).is_none()).collect();
+        let limit = self.rounds[round].tfic.as_ref().map_or(0, |tfic| tfic.max_injections.limit());
+        let executions: BTreeSet<usize> = faults.iter().map(|fault| fault.attempt).collect();
+        let allowed = executions.len() == faults.len() && faults.len() <= limit as usize;
         match verdict.verdict {
             Verdict::Injected => {
-                if faults.len() != 1 {
-                    wrong.push(format!("injected, and {} faults happened", faults.len()));
+                if faults.is_empty() || !allowed {
+                    wrong.push(format!(
+                        "injected, and {} faults happened in {} executions",
+                        faults.len(),
+                        executions.len()
+                    ));
                 }
                 for fault in faults {
                     wrong.extend(self.why_not_right(round, fault).map(|why| format!("injected, but {why}")));
@@ -30,7 +37,7 @@ impl Net {
             Verdict::Premature if !right.is_empty() && right.iter().all(|right| *right) => {
                 wrong.push("premature, and the hit was right".to_owned());
             }
-            Verdict::Multiple if faults.len() < 2 => wrong.push("multiple, and it was one fault".to_owned()),
+            Verdict::Multiple if allowed => wrong.push("multiple, and no fault was one too many".to_owned()),
             Verdict::Missed | Verdict::Unreached => {
                 if !faults.is_empty() {
                     wrong.push(format!("{}, and a fault happened", verdict.verdict));
@@ -162,7 +169,11 @@ impl Net {
             self.executions(round).iter().filter_map(|at| self.attempts[*at].execution).map(|id| id.to_string()),
         );
         let calls: BTreeSet<String> = self.ids.keys().map(ToString::to_string).collect();
-        let nothing = ["no execution of the round was seen", "no sidecar recorded a call of the round"];
+        let nothing = [
+            "arming failed: a sidecar did not acknowledge",
+            "no execution of the round was seen",
+            "no sidecar recorded a call of the round",
+        ];
         for reason in &verdict.reasons {
             let words = reason.split(|c: char| !c.is_ascii_alphanumeric());
             let ids: Vec<&str> =

@@ -78,7 +78,8 @@ pub(crate) enum Event {
     Spans(Vec<CallSpan>),
     Gone(ObserverId),
     Boot(usize),
-    Kill(usize),
+    /// A process dies: the sidecar, and the application beside it or not.
+    Kill(usize, bool),
     Tick(usize, ObserverId),
     Poll(usize),
     Renew(usize),
@@ -330,8 +331,8 @@ impl Net {
         self.tell();
     }
 
-    /// A process is killed, with everything in it.
-    fn kill(&mut self, at: usize) {
+    /// A sidecar is killed, with every connection through it, and the application beside it if `both`.
+    fn kill(&mut self, at: usize, both: bool) {
         let instance = &mut self.instances[at];
         if !std::mem::take(&mut instance.up) {
             return;
@@ -341,16 +342,17 @@ impl Net {
         let delay = self.control_delay();
         self.later(delay, Event::Gone(observer));
         for (call, is_out) in exchanges.into_values() {
-            if is_out {
-                self.hang_up(call);
-            } else {
-                self.calls[call].handler.over = true;
-                let delay = self.delay();
-                self.later(delay, Event::Broken(call));
+            let delay = self.delay();
+            match (is_out, both) {
+                (true, true) => self.hang_up(call),
+                (true, false) => {
+                    self.later(30, Event::Done(call, false));
+                    self.later(delay + self.system.spread, Event::Left(call));
+                }
+                (false, _) => self.later(delay, Event::Broken(call)),
             }
         }
-        // Applications without exchanges at the sidecar, e.g. with a request that had not reached it.
-        for call in &mut self.calls {
+        for call in self.calls.iter_mut().filter(|_| both) {
             if call.callee == at && call.inn.as_ref().is_some_and(|leg| leg.observer == observer) {
                 call.handler.over = true;
             }
@@ -427,7 +429,7 @@ impl Net {
                 self.tell();
             }
             Event::Boot(instance) => self.boot(instance),
-            Event::Kill(instance) => self.kill(instance),
+            Event::Kill(instance, both) => self.kill(instance, both),
             Event::Tick(instance, observer) => self.tick(instance, observer),
             Event::Poll(round) => self.poll(round),
             Event::Renew(round) => self.renew(round),

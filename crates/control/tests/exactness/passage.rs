@@ -227,7 +227,9 @@ impl Net {
                     if !self.calls[call].lost || !is_out {
                         self.learn_execution(call, &member);
                     }
-                    if self.calls[call].id.is_none() && !member.call.is_zero() {
+                    // Where our member did not fit the one above it is still there.
+                    let is_new = !member.call.is_zero() && !self.ids.contains_key(&member.call);
+                    if self.calls[call].id.is_none() && is_new {
                         self.named(call, member.call);
                     }
                 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use aftershock_control::api::{Finished, StartRound};
+use aftershock_control::verdict::Failure;
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::plan::{Plan, Tfic};
 use aftershock_core::trace::Trace;
@@ -150,6 +151,11 @@ impl Net {
                 if self.control.is_armed(token) {
                     self.enter(round, Stage::Running);
                     self.run(round);
+                } else if waited > 2_000_000 {
+                    let why = "a sidecar did not acknowledge".to_owned();
+                    self.control.fail(token, Failure::Arming(why));
+                    self.enter(round, Stage::Disarming);
+                    self.control.disarm(token);
                 }
             }
             Stage::Running => {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use aftershock_core::event::{ApiRef, OutcomeFilter};
-use aftershock_core::plan::{ErrorAnswer, Fault, Hold, MaxInjections, Occurrence, Phase, Reset, Target, Tfic};
+use aftershock_core::plan::{
+    ErrorAnswer, Fault, Hold, MaxInjections, Occurrence, Phase, Reset, Target, Tfic, Unlimited,
+};
 use aftershock_core::trace::{Call, Trace};
 use aftershock_generate::{Request, patterns, synthesize};
 
@@ -36,7 +38,11 @@ pub(crate) fn draw(random: &mut Random, traces: &[Trace]) -> Result<Tfic, String
         Fault::Drop,
     );
     request.pass = is_first.then_some(number);
-    request.max_injections = MaxInjections::Limited(1);
+    request.max_injections = match random.below(6) {
+        0 => MaxInjections::Limited(2),
+        1 => MaxInjections::Unlimited(Unlimited::Unlimited),
+        _ => MaxInjections::Limited(1),
+    };
     if random.one_in(3) {
         let deadline = if random.one_in(4) { 300 } else { 3_000 };
         request.hold = Some(Hold { deadline: Duration::from_millis(deadline).into() });
