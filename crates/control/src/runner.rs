@@ -149,6 +149,9 @@ pub struct RoundOutcome {
     pub broken: Vec<String>,
     /// The finding is the declared one, and the invariants that the fault names are those that were broken.
     pub as_declared: bool,
+    /// The controller ended it before its time, because ordinary traffic suffered or somebody disarmed it: there is a
+    /// reason not to begin another.
+    pub ended_early: bool,
     /// What a reader should know: attempts that did not settle, requests not sent, invariants not evaluated.
     pub notes: Vec<String>,
 }

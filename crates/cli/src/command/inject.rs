@@ -33,7 +33,7 @@ pub(crate) struct Inject {
     #[arg(short, long, value_name = "FILE")]
     scenario: PathBuf,
     /// How many rounds.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     trials: u32,
     /// How many rounds are in flight at once, each with its own token and business key.
     #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -44,11 +44,11 @@ pub(crate) struct Inject {
     arbiter_timeout: Option<Interval>,
     #[command(flatten)]
     elsewhere: Elsewhere,
-    #[command(flatten)]
-    at: AtControl,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 #[derive(Serialize)]
@@ -101,7 +101,7 @@ impl Inject {
     }
 
     /// The rounds that came to their end, in the order of their trials, and what stopped the others from being run. No
-    /// trial begins after one was stopped; those in flight come to their end.
+    /// trial begins after one was stopped or ended early by the controller; those in flight come to their end.
     async fn trials(
         &self,
         runner: &Runner,
@@ -122,7 +122,10 @@ impl Inject {
         let mut stopped: Vec<(u32, RunError)> = Vec::new();
         while let Some((trial, result)) = trials.next().await {
             match result {
-                Ok(outcome) => rounds.push((trial, outcome)),
+                Ok(outcome) => {
+                    stop.fetch_or(outcome.ended_early, Ordering::Relaxed);
+                    rounds.push((trial, outcome));
+                }
                 Err(error) => {
                     stop.store(true, Ordering::Relaxed);
                     stopped.push((trial, error));
@@ -165,6 +168,13 @@ fn human(report: &Report, plan: &Plan) {
     }
     for (result, times) in results {
         output::line(format!("{times} × {result}"));
+    }
+    if report.rounds.iter().any(|round| round.ended_early) && (report.rounds.len() as u64) < report.trials.into() {
+        output::line(format!(
+            "{} of {} rounds: none began after one was ended early",
+            report.rounds.len(),
+            report.trials
+        ));
     }
     if plan.faults.len() > 1 {
         of_each_fault(&report.rounds, plan);

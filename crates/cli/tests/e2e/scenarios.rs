@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Finished, Running, System, aftershock, ask, eventually, get, root, run, skipped};
+use crate::support::{
+    Finished, Running, System, aftershock, alive, ask, descendants, eventually, get, root, run, skipped,
+};
 
 const FIG2: &str = "topologies/fig2-patterns.yaml";
 const TABLE: &str = "crates/cli/tests/e2e/files/table.yaml";
@@ -160,6 +162,22 @@ fn of_ordinary_traffic_exactly_what_is_tagged_is_faulted() {
     // After the round it is traffic like any other.
     assert_eq!(canary(12), 200);
 
+    // It does not last for the time that was planned if the rest of the traffic suffers.
+    let spec = "  traffic: {entry: gateway, headers: {x-canary: \"1\"}, for: 10m}\n  stop: {error_rate: 50%, \
+                min_requests: 4}\n";
+    let endless = scenario(&system, "live", spec);
+    let arguments = ["inject", &unlimited, "--scenario", &endless, "--trials", "3", "--control", &system.url];
+    let round = Running::start(aftershock(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    eventually("the round is armed", || armed(&system) == 1);
+    assert_eq!(canary(13), 500, "a failure of the round itself, which the rest is not blamed for");
+    let refused = [0, 1, 2].map(|n| ordinary(&system, "/signup", &format!("refuse-{n}"), ""));
+    assert_eq!((refused, plain(13)), ([500; 3], 200));
+    let finished = round.wait(Duration::from_secs(30));
+    let said = format!("{}{}", finished.stdout, finished.stderr);
+    assert!(said.contains("stopped: 3 of 4 ordinary requests failed (75 %), more than 50 %"), "{said}");
+    assert!(said.contains("1 of 3 rounds: none began after one was ended early"), "{said}");
+    assert_eq!((finished.code, armed(&system)), (Some(2), 0), "{said}");
+
     let before = system.run(&["rounds", "--format", "json"]).expect(0).json();
     for (percentage, named) in [("0", "above 0"), ("0.00001", "above 0"), ("101", "at most 100")] {
         let spec = format!("  traffic: {{entry: gateway, percentage: {percentage}, for: 1s}}\n");
@@ -207,7 +225,7 @@ fn a_round_is_ended_and_what_is_parked_goes_on_when_ordinary_traffic_suffers() {
     assert_eq!(armed(&system), 0);
     let said = format!("{}{}", finished.stdout, finished.stderr);
     assert!(said.contains("stopped: 10 of 10 ordinary requests failed (100 %), more than 10 %"), "{said}");
-    assert_ne!(finished.code, Some(0), "{said}");
+    assert_eq!(finished.code, Some(1), "{said}");
     let rounds = system.run(&["rounds", "--format", "json"]).expect(0).json();
     assert_eq!(rounds[0]["verdict"], "inconclusive", "{rounds:#}");
 }
@@ -330,6 +348,32 @@ fn files_below(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
         if path.is_dir() { found.extend(files_below(&path)) } else { found.push(path) }
     }
     found
+}
+
+#[test]
+fn a_command_that_is_interrupted_leaves_no_process_behind_and_the_teardown_is_sent() {
+    let system = System::start(FIG2, &[]);
+    let teardown = "http: {method: POST, path: /checkout, json: {key: \"teardown-{key}\"}}";
+    let spec = format!(
+        "  command: {{run: [sh, -c, 'sleep 600 & sleep 601'], timeout: 20m}}\n  teardown: [{{name: cancel, \
+         {teardown}}}]\n"
+    );
+    let sleeping = scenario(&system, "sleeping", &spec);
+    let fault = fault(&system, "sleeping", NO_CHARGE, "");
+    let arguments = ["inject", &fault, "--scenario", &sleeping, "--control", &system.url];
+    let inject = Running::start(aftershock(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut started = Vec::new();
+    eventually("the shell and both its children run", || {
+        started = descendants(inject.pid());
+        started.len() == 3
+    });
+    let rounds = system.run(&["rounds", "--format", "json"]).expect(0).json();
+    let key = format!("teardown-{}", rounds[0]["key"].as_str().unwrap());
+    inject.signal("INT");
+    inject.wait(Duration::from_secs(15)).expect(1);
+    eventually("everything it started is gone", || alive(&started).is_empty());
+    assert_eq!(armed(&system), 0);
+    assert_eq!(system.ledger(6, "charges", &key), 1, "the teardown was sent, and not faulted");
 }
 
 #[test]

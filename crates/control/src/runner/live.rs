@@ -38,9 +38,9 @@ impl Live {
         Live { client, id, renewing, finished: false, ended: false }
     }
 
-    /// Waits for `span`, or until the controller has ended the round.
-    pub(super) async fn wait(&mut self, span: Duration) {
-        let _ = tokio::time::timeout(span, &mut self.renewing).await;
+    /// Waits for `span`, or until the controller has ended the round, and says whether it has.
+    pub(super) async fn wait(&mut self, span: Duration) -> bool {
+        tokio::time::timeout(span, &mut self.renewing).await.is_ok()
     }
 
     /// Ends the round for a reason. The error that led here matters more than one of this.

@@ -174,9 +174,10 @@ impl<'a> Round<'a> {
             }
             judgement.unmet(request, found);
         }
-        if let Some(traffic) = &scenario.traffic {
-            live.wait(traffic.span).await;
-        }
+        let ended_early = match &scenario.traffic {
+            Some(traffic) => live.wait(traffic.span).await,
+            None => false,
+        };
         let finish = Finish { deadline: Interval(deadlines.finish), client_failed: None };
         let finished = client.finish(live.id, &finish).await?;
         live.finished = true;
@@ -211,6 +212,7 @@ impl<'a> Round<'a> {
             expected_oracle,
             broken,
             as_declared,
+            ended_early,
             notes: std::mem::take(&mut self.notes),
         })
     }
