@@ -17,6 +17,10 @@ use http::HeaderName;
 
 use crate::{Ended, output};
 
+const STORE: &str = "Store";
+const SAFETY: &str = "Safety";
+const ACCESS: &str = "Access";
+
 /// Run the controller, which sidecars register with.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Control {
@@ -29,52 +33,52 @@ pub(crate) enum Control {
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     /// Where to listen. Beyond loopback it asks for tokens or client certificates: whoever reaches it can inject faults.
-    #[arg(long, default_value = "127.0.0.1:4700")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:4700")]
     listen: SocketAddr,
     /// The file of the store; it is made if it is not there.
-    #[arg(long, default_value = "aftershock.db")]
+    #[arg(long, value_name = "FILE", default_value = "aftershock.db", help_heading = STORE)]
     store: PathBuf,
     /// Forget rounds that began longer ago than this, e.g. `720h`; all are kept if left out. The latest clean recordings
     /// of each scenario always stay, since guards come from them.
-    #[arg(long, value_name = "AGE")]
+    #[arg(long, value_name = "AGE", help_heading = STORE)]
     keep_for: Option<Interval>,
-    /// Of more rounds than these, forget the oldest.
-    #[arg(long, value_name = "N")]
+    /// Keep this many rounds and forget those before them, except for such recordings; all are kept if left out.
+    #[arg(long, value_name = "N", help_heading = STORE)]
     keep_rounds: Option<u64>,
-    /// Do not store values of this header field, besides those that carry credentials anyway; may be given repeatedly.
-    #[arg(long, value_name = "NAME")]
+    /// Do not store values of this header field; may be given repeatedly. Those that carry credentials never are.
+    #[arg(long, value_name = "NAME", help_heading = STORE)]
     redact_header: Vec<HeaderName>,
     /// Let faults touch this service, where they act or as the callee, and no other; may be given repeatedly.
-    #[arg(long, value_name = "SERVICE")]
+    #[arg(long, value_name = "SERVICE", help_heading = SAFETY)]
     allow_fault: Vec<Service>,
     /// How long a pass waits for the arbiter where a fault acts at several instances.
     #[arg(long, value_name = "TIME", default_value_t = Interval(ARBITER_TIMEOUT))]
     arbiter_timeout: Interval,
     /// End a round at once when more than this part of the ordinary requests that entered since it began failed, e.g.
-    /// `10%`; a scenario can say otherwise.
-    #[arg(long, value_name = "PERCENT", value_parser = per_million)]
+    /// `10%`. A scenario's own `stop` holds beside it.
+    #[arg(long, value_name = "PERCENT", value_parser = per_million, help_heading = SAFETY)]
     stop_error_rate: Option<u32>,
     /// Conclude nothing from fewer ordinary requests than these.
-    #[arg(long, value_name = "N", default_value_t = 50, requires = "stop_error_rate")]
+    #[arg(long, value_name = "N", default_value_t = 50, requires = "stop_error_rate", help_heading = SAFETY)]
     stop_min_requests: u64,
     /// Sidecars and commands show a token of this file, which has one a line. It is read again when it changes, so that a
     /// new token can be handed out before an old one goes.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = ACCESS)]
     token_file: Option<PathBuf>,
     /// The controller's certificate chain, PEM: connections are encrypted.
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = ACCESS)]
     tls_cert: Option<PathBuf>,
     /// The key of that certificate, PEM.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
     tls_key: Option<PathBuf>,
     /// Whoever connects has a certificate of one of these authorities, PEM; beside `--token-file` both are needed.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = ACCESS)]
     client_ca: Option<PathBuf>,
     /// Take tokens of other hosts over unencrypted connections, because a tunnel or a mesh encrypts them.
-    #[arg(long, conflicts_with = "tls_cert")]
+    #[arg(long, conflicts_with = "tls_cert", help_heading = ACCESS)]
     insecure_plaintext: bool,
     /// How often the key that sidecars sign their hop headers with is exchanged.
-    #[arg(long, value_name = "TIME", default_value = "1h")]
+    #[arg(long, value_name = "TIME", default_value = "1h", help_heading = ACCESS)]
     rotate_keys: Interval,
 }
 

@@ -12,11 +12,11 @@ pub(crate) struct Disarm {
     /// All of them. There is no other choice yet; it is asked for because it ends other people's rounds too.
     #[arg(long, required = true)]
     all: bool,
-    #[command(flatten)]
-    at: AtControl,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 impl Disarm {

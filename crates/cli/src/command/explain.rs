@@ -27,11 +27,11 @@ pub(crate) struct Explain {
     /// The traces of this round in the controller's store.
     #[arg(long, value_name = "NUMBER")]
     round: Option<i64>,
-    #[command(flatten)]
-    at: AtControl,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 impl Explain {

@@ -79,11 +79,11 @@ pub(crate) struct Generate {
     out: Option<PathBuf>,
     #[command(flatten)]
     elsewhere: Elsewhere,
-    #[command(flatten)]
-    at: AtControl,
     /// How the explanation is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -38,7 +38,7 @@ pub(crate) struct Up {
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
     /// Trace context that services hand on, instead of what the topology says.
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "CONTEXT", value_enum)]
     propagation: Option<PropagationArgument>,
     /// Start no sidecars: services call each other directly.
     #[arg(long)]

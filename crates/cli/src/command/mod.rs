@@ -42,20 +42,21 @@ pub(crate) struct AtControl {
         visible_alias = "control",
         value_name = "URL",
         default_value = CONTROL,
-        env = "AFTERSHOCK_CONTROLLER"
+        env = "AFTERSHOCK_CONTROLLER",
+        hide_env_values = true
     )]
     pub(crate) control: String,
     /// The file with the token to show; the variable AFTERSHOCK_TOKEN may hold the token itself.
-    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_TOKEN_FILE", hide_env_values = true)]
     token_file: Option<PathBuf>,
     /// The authorities that sign the controller's certificate, PEM; needed for `https://`.
-    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CA")]
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CA", hide_env_values = true)]
     ca: Option<PathBuf>,
     /// A certificate chain to show, PEM.
-    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CERT")]
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CERT", hide_env_values = true)]
     cert: Option<PathBuf>,
     /// The key of `--cert`, PEM.
-    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CERT_KEY")]
+    #[arg(long, value_name = "FILE", env = "AFTERSHOCK_CERT_KEY", hide_env_values = true)]
     key: Option<PathBuf>,
     /// Let the token travel unencrypted to another host, because a tunnel or a mesh encrypts it.
     #[arg(long)]

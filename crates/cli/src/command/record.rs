@@ -25,19 +25,19 @@ use crate::{Ended, draw};
 pub(crate) struct Record {
     /// The scenario file.
     scenario: PathBuf,
-    /// How many.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// How many rounds.
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// Also write the traces here.
+    /// Also write the traces to this file, as `aftershock store export` does.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
     elsewhere: Elsewhere,
-    #[command(flatten)]
-    at: AtControl,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 /// Clean rounds.

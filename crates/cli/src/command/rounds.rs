@@ -13,16 +13,16 @@ pub(crate) struct Rounds {
     /// Show this round: its verdict with reasons, and its message sequences.
     round: Option<i64>,
     /// Only rounds of this scenario.
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
-    /// At most this many.
-    #[arg(long, default_value_t = 50)]
+    /// At most this many, the latest.
+    #[arg(long, default_value_t = 50, value_name = "N")]
     limit: u32,
-    #[command(flatten)]
-    at: AtControl,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 impl Rounds {

@@ -16,11 +16,11 @@ pub(crate) struct Status {
     /// Wait until the controller answers and at least this many sidecars are registered (10 s at most).
     #[arg(long, value_name = "SIDECARS")]
     wait: Option<usize>,
-    #[command(flatten)]
-    at: AtControl,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 impl Status {

@@ -37,11 +37,11 @@ pub(crate) struct Export {
 pub(crate) struct Import {
     /// As `aftershock store export` and `aftershock record --out` write it.
     file: PathBuf,
-    #[command(flatten)]
-    at: AtControl,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
+    #[command(flatten)]
+    at: AtControl,
 }
 
 impl Store {

@@ -26,6 +26,31 @@ fn usage_errors_end_with_1_and_help_with_0() {
 }
 
 #[test]
+fn help_keeps_the_options_of_a_command_apart_from_those_of_its_connection() {
+    let commands =
+        ["record", "generate", "inject", "explain", "rounds", "status", "disarm"].map(|command| vec![command]);
+    for mut command in commands.into_iter().chain([vec!["store", "import"]]) {
+        command.push("--help");
+        let help = run(&command).expect(0).stdout;
+        let (own, connection) = help.split_once("\nController:").unwrap();
+        assert!(own.contains("--format") && !connection.contains("--format"), "{command:?}:\n{help}");
+        for option in ["--controller", "--token-file", "--ca <", "--cert", "--key", "--insecure-plaintext"] {
+            assert!(connection.contains(option) && !own.contains(option), "{command:?} {option}:\n{help}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_lists_every_page_of_the_documentation() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    for page in std::fs::read_dir(root().join("docs")).unwrap() {
+        let page = page.unwrap().file_name().into_string().unwrap();
+        let row = format!("| [{}](docs/{page}) | ", page.trim_end_matches(".md"));
+        assert_eq!(readme.matches(&row).count(), 1, "{row}");
+    }
+}
+
+#[test]
 fn a_result_that_cannot_be_written_is_an_error() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let finished: Finished = aftershock(&["schema", "Scenario"]).stdout(full()).output().unwrap().into();
