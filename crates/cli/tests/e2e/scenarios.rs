@@ -132,35 +132,55 @@ fn rounds_side_by_side_each_have_a_key_and_a_fault_of_their_own_and_end_together
 #[test]
 fn of_ordinary_traffic_exactly_what_is_tagged_is_faulted() {
     let system = System::start(FIG2, &[]);
-    let spec = "  traffic: {entry: gateway, headers: {x-canary: \"1\"}, for: 5s}\n";
-    let live = scenario(&system, "live", spec);
     let unlimited = fault(&system, "live", &format!("{NO_CHARGE}      max_injections: unlimited\n"), "");
-    let arguments = ["inject", &unlimited, "--scenario", &live, "--format", "json", "--control", &system.url];
-    // More than a pipe holds that nobody reads.
-    let report = system.folder.path().join("report.json");
-    let stdout = std::fs::File::create(&report).unwrap();
-    let round = Running::start(aftershock(&arguments).stdout(stdout).stderr(Stdio::piped()));
-    eventually("the round is armed", || armed(&system) == 1);
+    // A round in which `send` sends what it likes; the round's record.
+    let under = |which: &str, send: &mut dyn FnMut()| {
+        let live = scenario(&system, "live", &format!("  traffic: {{entry: gateway, {which}, for: 6s}}\n"));
+        let arguments = ["inject", &unlimited, "--scenario", &live, "--format", "json", "--control", &system.url];
+        // More than a pipe holds that nobody reads.
+        let report = system.folder.path().join("report.json");
+        let stdout = std::fs::File::create(&report).unwrap();
+        let round = Running::start(aftershock(&arguments).stdout(stdout).stderr(Stdio::piped()));
+        eventually("the round is armed", || armed(&system) == 1);
+        send();
+        assert_eq!(armed(&system), 1, "all of them were sent while the round was armed");
+        round.wait(Duration::from_secs(60)).expect(0);
+        let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        assert_eq!(report["injected"], 1, "{report:#}");
+        report["rounds"][0]["finished"].clone()
+    };
+    // How many faults there were, and how many executions.
+    let of = |round: &Value| {
+        let injections = usize::try_from(round["faults"][0]["injections"].as_u64().unwrap()).unwrap();
+        (injections, round["traces"].as_array().unwrap().len())
+    };
     let canary = |n: usize| ordinary(&system, "/checkout", &format!("canary-{n}"), "x-canary: 1\r\n");
     let plain = |n: usize| {
         let other = ["", "x-canary: 2\r\n"][n % 2];
         ordinary(&system, "/checkout", &format!("plain-{n}"), other)
     };
-    let answers: Vec<(u16, u16)> = (0..12).map(|n| (canary(n), plain(n))).collect();
-    assert_eq!(armed(&system), 1, "all of them were sent while the round was armed");
+    let mut answers = Vec::new();
+    let round = under("headers: {x-canary: \"1\"}", &mut || answers.extend((0..12).map(|n| (canary(n), plain(n)))));
     assert_eq!(answers, [(500, 200); 12]);
-    round.wait(Duration::from_secs(60)).expect(0);
-    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
-    assert_eq!(report["injected"], 1, "{report:#}");
-    let round = &report["rounds"][0]["finished"];
-    assert_eq!(round["faults"][0]["injections"], 12, "{round:#}");
-    assert_eq!(round["traces"].as_array().unwrap().len(), 12, "an execution each, and no others");
+    assert_eq!(of(&round), (12, 12), "an execution and a fault for each, and no others: {round:#}");
     for n in 0..12 {
         assert_eq!(logged(&system, 6, &format!("canary-{n}"), "ChargeCard", "request-received"), 0);
         assert_eq!(system.ledger(6, "charges", &format!("plain-{n}")), 1);
     }
     // After the round it is traffic like any other.
     assert_eq!(canary(12), 200);
+
+    // Whichever half is tagged: those and no others fail.
+    let mut answers = Vec::new();
+    let half = |n: usize| ordinary(&system, "/checkout", &format!("half-{n}"), "");
+    let round = under("percentage: 50", &mut || answers.extend((0..40).map(half)));
+    let failed = answers.iter().filter(|status| **status == 500).count();
+    assert!((1..40).contains(&failed), "{answers:?}");
+    assert_eq!(of(&round), (failed, failed), "{round:#}");
+    for (n, status) in answers.iter().enumerate() {
+        let charges = system.ledger(6, "charges", &format!("half-{n}"));
+        assert_eq!((*status, charges), if charges == 0 { (500, 0) } else { (200, 1) }, "half-{n}");
+    }
 
     // It does not last for the time that was planned if the rest of the traffic suffers.
     let spec = "  traffic: {entry: gateway, headers: {x-canary: \"1\"}, for: 10m}\n  stop: {error_rate: 50%, \
