@@ -98,7 +98,8 @@ impl Net {
         let caller = self.calls[parent].callee;
         let attempt = self.calls[parent].attempt;
         let service = self.system.nodes[node].service;
-        let forgets = !self.is_ordinary(parent) && self.random.per_mille(self.weather.forgetful);
+        let chance = !self.is_ordinary(parent) && self.random.per_mille(self.weather.forgetful);
+        let forgets = chance || self.system.forgotten.contains(&node);
         let context = self.calls[parent].handler.context.iter();
         let context = context.filter(|(name, _)| !forgets && (name == "traceparent" || name == "tracestate"));
         let lines: Lines = context.cloned().collect();

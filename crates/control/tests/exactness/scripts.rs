@@ -25,6 +25,7 @@ fn system(replicas: &[usize], nodes: Vec<Node>) -> System {
         cancels: true,
         patience: 900_000,
         spread: 1_000,
+        forgotten: Vec::new(),
     }
 }
 
@@ -210,6 +211,20 @@ fn a_sidecar_that_joins_late_keeps_numbers_of_its_service_from_being_trusted() {
     let round = begin(&mut net, abort(Some(1), 2, 4), ONE);
     let finished = end(&mut net, round);
     assert_reason(&finished, Verdict::Injected, "at s1, pass 4");
+}
+
+#[test]
+fn a_call_without_context_keeps_numbers_beneath_it_from_being_trusted() {
+    // Over one instance of the caller and over two, of which only one may see the execution at all.
+    for replicas in [1, 2] {
+        let mut net = Net::new(visits(replicas, 3), 14, &[], None);
+        let traces = record(&mut net, ONE);
+        net.system.forgotten = vec![1];
+        let round = net.start(Some(abort(Some(1), 2, 2)), ONE, &traces).unwrap();
+        let finished = end(&mut net, round);
+        assert_eq!(finished.verdict, Verdict::Incomplete, "{:?}", finished.faults[0].reasons);
+        assert_eq!(net.rounds[round].faults.len(), 0, "the second that is seen is the third");
+    }
 }
 
 #[test]

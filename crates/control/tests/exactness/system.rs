@@ -49,6 +49,8 @@ pub(crate) struct System {
     pub(crate) patience: u64,
     /// Spread of the delays on every edge.
     pub(crate) spread: u64,
+    /// Calls that go out without their context.
+    pub(crate) forgotten: Vec<usize>,
 }
 
 impl System {
@@ -68,6 +70,7 @@ impl System {
             cancels: random.one_in(2),
             patience: 900_000,
             spread: *random.pick(&[300, 2_000, 8_000]),
+            forgotten: Vec::new(),
         };
         system.grow(random, 0, 0, &mut 14);
         system

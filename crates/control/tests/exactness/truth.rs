@@ -288,7 +288,7 @@ impl Net {
     /// Delays and releases, now that ids of calls are known.
     pub(crate) fn kept_faults(&mut self, round: usize) {
         for (id, at) in std::mem::take(&mut self.rounds[round].kept) {
-            let Some(call) = self.call_of(round, id) else {
+            let Some(call) = self.call_of(round, id).or_else(|| self.only_nameless(round)) else {
                 self.wrong.push(format!("a rule fired on the unknown call {id}"));
                 continue;
             };
@@ -301,6 +301,14 @@ impl Net {
             });
             self.rounds[round].faults.push(TrueFault { call, attempt: execution, at, guard });
         }
+    }
+
+    /// The only pass whose id nobody outside the sidecar has seen: the member that told it did not fit.
+    fn only_nameless(&self, round: usize) -> Option<usize> {
+        let executions = self.executions(round);
+        let passes = executions.iter().flat_map(|at| &self.attempts[*at].passes).map(|pass| pass.call);
+        let mut nameless = passes.filter(|call| self.calls[*call].id.is_none());
+        nameless.next().filter(|_| nameless.next().is_none())
     }
 
     pub(crate) fn call_of(&self, round: usize, id: CallId) -> Option<usize> {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use aftershock_core::evidence::{Gap, Knowledge};
+use aftershock_core::evidence::{Gap, Gaps, Knowledge};
 use aftershock_core::id::{CallId, ExecutionId, Token};
 use aftershock_core::w3c::Member;
 
@@ -72,6 +72,14 @@ impl Execution {
         let before = self.knowledge.evidence.gaps().clone();
         self.knowledge.evidence.gaps_mut().insert(gap);
         if before != *self.knowledge.evidence.gaps() {
+            self.version += 1;
+        }
+    }
+
+    /// Something may have been missed, and nobody can say where.
+    pub(crate) fn set_gap_anywhere(&mut self) {
+        if !self.knowledge.evidence.gaps().is_any() {
+            self.knowledge.evidence.gaps_mut().merge(&Gaps::any());
             self.version += 1;
         }
     }

@@ -349,9 +349,13 @@ impl Sidecar {
         let api = self.callees[index].api(head);
         self.counters.unassociated(&api);
         if !self.rounds.is_empty() {
-            for token in self.rounds.minding(&api) {
+            for (token, here) in self.rounds.minding(&api) {
                 for key in self.executions.of(token) {
                     self.set_gap(key, GapKind::Number);
+                    // Passes beneath the call are numbered at a service that is not known here.
+                    if let Some(execution) = self.executions.get_mut(key).filter(|_| !here) {
+                        execution.set_gap_anywhere();
+                    }
                 }
             }
         }

@@ -24,6 +24,8 @@ pub(crate) struct Round {
     pub(crate) rules: Vec<Armed>,
     events: Vec<(CountedEvent, EventId)>,
     pub(crate) gap_apis: BTreeSet<Api>,
+    /// Apis that the rules of this sidecar act on.
+    pub(crate) own_apis: BTreeSet<Api>,
     readings: BTreeMap<Api, Arc<OutcomeOverride>>,
     pub(crate) record: bool,
     pub(crate) constant_context: bool,
@@ -49,6 +51,7 @@ pub(crate) struct Round {
 
 impl Round {
     pub(crate) fn new(arm: Arm, since: u64, now: Instant) -> Self {
+        let own_apis = arm.rules.iter().flat_map(|rule| rule.apis.iter().cloned()).collect();
         let rules = arm.rules.into_iter().map(|rule| Armed::new(rule, &arm.events)).collect();
         // An event that is listed twice is counted once.
         let events: BTreeMap<EventId, CountedEvent> =
@@ -57,6 +60,7 @@ impl Round {
             rules,
             events: events.into_iter().map(|(id, counted)| (counted, id)).collect(),
             gap_apis: arm.gap_apis,
+            own_apis,
             readings: arm.outcomes.into_iter().map(|reading| (reading.api.clone(), Arc::new(reading))).collect(),
             record: arm.record,
             constant_context: arm.constant_context,
@@ -205,8 +209,10 @@ impl Rounds {
         self.live.keys().copied().collect()
     }
 
-    /// Live rounds for which a call to `api` that cannot be associated may be a pass that was missed.
-    pub(crate) fn minding(&self, api: &Api) -> Vec<Token> {
-        self.live.iter().filter(|(_, round)| round.gap_apis.contains(api)).map(|(token, _)| *token).collect()
+    /// Live rounds for which a call to `api` that cannot be associated may be a pass that was missed, or have such passes
+    /// beneath it: whether they would be numbered here, at a rule of this sidecar.
+    pub(crate) fn minding(&self, api: &Api) -> Vec<(Token, bool)> {
+        let minds = self.live.iter().filter(|(_, round)| round.gap_apis.contains(api));
+        minds.map(|(token, round)| (*token, round.own_apis.contains(api))).collect()
     }
 }

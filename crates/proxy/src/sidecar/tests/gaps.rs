@@ -52,6 +52,32 @@ fn an_unassociated_call_to_an_api_of_a_rule_blocks_numbers_in_every_execution_of
     assert!(passes.iter().all(|pass| pass.passed_by == Some(PassedBy::NumberBlocked)));
 }
 
+/// The callee of the stray call need not hold the execution, nor see it before its own pass: what it missed is known above.
+#[test]
+fn an_unassociated_call_above_the_target_blocks_numbers_wherever_they_are_counted() {
+    for strays in [false, true] {
+        let mut net = Net::new(&["gateway", "checkout", "payment"]);
+        net.arm_with(&[drop_response(Occurrence::Number(1))], &[], |arm| {
+            arm.gap_apis.insert(api("checkout shop.Checkout/Buy"));
+        });
+        let buy = || Request::grpc("shop.Checkout/Buy");
+        let seen = net.come_in("gateway", tagged(Request::http("POST", "/buy"))).1.through();
+        if strays {
+            let stray = net.call("gateway", "checkout", buy());
+            let pass = net.call("checkout", "payment", charge().within(&stray.seen));
+            net.answer(&pass, Response::grpc(0)).through();
+            net.answer(&stray, Response::grpc(0)).through();
+        }
+        let buying = net.call("gateway", "checkout", buy().within(&seen));
+        let pass = net.call("checkout", "payment", charge().within(&buying.seen));
+        let sent = net.response(&pass.into, Response::grpc(0)).through();
+        let passage = net.response(&pass.out, sent);
+        assert_eq!(passage == Passage::Dropped, !strays, "it would be the second in truth");
+        let evidence = net.evidence("checkout", seen.member().unwrap().execution);
+        assert_eq!(blocks(&evidence, "checkout"), strays);
+    }
+}
+
 #[test]
 fn a_number_gap_of_another_service_blocks_only_there() {
     let (mut net, seen) = armed(&[drop_response(Occurrence::Number(1))]);
