@@ -578,9 +578,12 @@ fn what_this_sidecar_cannot_do_is_refused_at_arming() {
         }),
     );
     let nothing = at_caller(Speaks::Http, Phase::Request, Fault::Release);
-    for (bad, says) in
-        [(streamed, "`abort` cannot take it back"), (foreign, "the sidecar of payment"), (smuggled, "\"x\""), (nothing, "has no `hold`")]
-    {
+    for (bad, says) in [
+        (streamed, "`abort` cannot take it back"),
+        (foreign, "the sidecar of payment"),
+        (smuggled, "\"x\""),
+        (nothing, "has no `hold`"),
+    ] {
         let arm = aftershock_core::wire::Arm {
             rules: vec![bad],
             ..aftershock_core::wire::Arm::clean(aftershock_core::id::Token(5), Duration::from_secs(10))
