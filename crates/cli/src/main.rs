@@ -10,6 +10,7 @@ mod output;
 mod progress;
 mod stage;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -45,15 +46,6 @@ enum Command {
     #[command(subcommand)]
     Lab(lab::Lab),
     Schema(schema::Schema),
-    /// Run the sidecar, like the binary `aftershock-proxy`.
-    #[command(hide = true, disable_help_flag = true)]
-    Proxy {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<std::ffi::OsString>,
-    },
-    /// Run one service of a lab.
-    #[command(hide = true)]
-    LabService,
 }
 
 /// What a command came to.
@@ -66,6 +58,13 @@ pub(crate) enum Ended {
 }
 
 fn main() -> ExitCode {
+    // Labs start these by the dozen: they do without the command line of everything else, which takes memory.
+    let mut words = std::env::args_os().skip(1);
+    match words.next().as_deref().and_then(OsStr::to_str) {
+        Some("proxy") => return exit(command::sidecar(words.collect())),
+        Some("lab-service") => return exit(command::lab_service()),
+        _ => {}
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -75,7 +74,11 @@ fn main() -> ExitCode {
             return code;
         }
     };
-    match run(arguments.command) {
+    exit(run(arguments.command))
+}
+
+fn exit(ended: anyhow::Result<Ended>) -> ExitCode {
+    match ended {
         Ok(_) if !output::complete() => ExitCode::from(1),
         Ok(Ended::AsExpected) => ExitCode::SUCCESS,
         Ok(Ended::Unexpected) => ExitCode::from(2),
@@ -87,12 +90,8 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<Ended> {
-    // The sidecar and the lab's services set up logs and runtime by themselves.
-    match command {
-        Command::Proxy { arguments } => return command::sidecar(arguments),
-        Command::LabService => return command::lab_service(),
-        Command::Schema(schema) => return schema.run(),
-        _ => {}
+    if let Command::Schema(schema) = command {
+        return schema.run();
     }
     output::logs();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -109,9 +108,7 @@ fn run(command: Command) -> anyhow::Result<Ended> {
             Command::Disarm(disarm) => disarm.run().await,
             Command::Control(control) => control.run().await,
             Command::Lab(lab) => lab.run().await,
-            Command::Proxy { .. } | Command::LabService | Command::Schema(_) => {
-                unreachable!("handled before the runtime started")
-            }
+            Command::Schema(_) => unreachable!("handled before"),
         }
     })
 }
