@@ -46,8 +46,9 @@ const TARGETS: usize = 20;
 #[derive(Debug, Default)]
 struct Tally {
     verdicts: BTreeMap<Verdict, u64>,
-    /// Injected, and all, of the targets with a number and of those with `k: first`.
+    /// Injected, and all, of the targets with a number, of those that are also held, and of those with `k: first`.
     numbered: (u64, u64),
+    held: (u64, u64),
     first: (u64, u64),
     refused: u64,
     ordinary: u64,
@@ -168,8 +169,12 @@ fn run(seed: u64, trouble: Trouble, tally: &mut Tally, trace: bool) {
             let (verdict, wrong) = net.check(round);
             tally.faults += net.rounds[round].faults.len() as u64;
             *tally.verdicts.entry(verdict).or_default() += 1;
-            let is_first = net.rounds[round].tfic.as_ref().is_some_and(|tfic| tfic.target.k == Occurrence::First);
-            let rate = if is_first { &mut tally.first } else { &mut tally.numbered };
+            let tfic = net.rounds[round].tfic.as_ref().unwrap();
+            let rate = match (tfic.target.k, &tfic.hold) {
+                (Occurrence::First, _) => &mut tally.first,
+                (Occurrence::Number(_), Some(_)) => &mut tally.held,
+                (Occurrence::Number(_), None) => &mut tally.numbered,
+            };
             rate.0 += u64::from(verdict == Verdict::Injected);
             rate.1 += 1;
             let calm = trouble == Trouble::Nothing && verdict != Verdict::Injected;
@@ -253,11 +258,13 @@ fn judge(trouble: Trouble) {
     tally.report(trouble);
     assert!(tally.wrong.is_empty(), "{} findings:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
     if trouble == Trouble::Nothing {
-        // A guard for `k: first` may rely on what was known by luck in every clean trace; a number never does.
-        let (numbered, first) = (tally.numbered, tally.first);
-        // Of few targets one may be the thousandth.
+        // A number without `hold` needs nothing that a trace can show by luck. A guard for `k: first` may rely on what was
+        // known by luck in every clean trace; and the message that gets the number of a held target may, in an order of
+        // arrival that no trace showed, be one that the awaited answer comes after.
+        let Tally { numbered, held, first, .. } = tally;
         let most = (numbered.1 / 1000).max(1);
         assert!(numbered.1 - numbered.0 <= most, "without loss {numbered:?} targets with a number were injected");
+        assert!(held.0 * 100 >= held.1 * 98, "without loss {held:?} held targets were injected");
         assert!(first.0 * 100 >= first.1 * 97, "without loss {first:?} targets with `k: first` were injected");
     }
 }
@@ -272,12 +279,13 @@ impl Tally {
         self.headers.sort_unstable();
         let at = |percent: usize| self.headers.get(self.headers.len() * percent / 100).or(self.headers.last());
         eprintln!(
-            "{trouble:?}: {} targets with a valid guard ({} drawn had none): {}; injected {:?} numbered, {:?} first; {} faults happened; {} ordinary requests, \
+            "{trouble:?}: {} targets with a valid guard ({} drawn had none): {}; injected {:?} numbered, {:?} numbered and held, {:?} first; {} faults happened; {} ordinary requests, \
              none faulted; {} hop headers of p50 {:?}, p95 {:?}, max {:?} bytes",
             self.targets(),
             self.refused,
             verdicts.join(", "),
             self.numbered,
+            self.held,
             self.first,
             self.faults,
             self.ordinary,

@@ -173,7 +173,7 @@ impl Net {
                 }
             }
             Stage::Disarming => {
-                if self.control.is_over(token) || waited > 3_000_000 {
+                if self.control.is_over(token) || waited > 6_000_000 {
                     self.enter(round, Stage::Flushing);
                     self.control.flush(token);
                 }

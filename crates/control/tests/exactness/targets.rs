@@ -44,7 +44,7 @@ pub(crate) fn draw(random: &mut Random, traces: &[Trace]) -> Result<Tfic, String
         _ => MaxInjections::Limited(1),
     };
     if random.one_in(3) {
-        let deadline = if random.one_in(4) { 300 } else { 3_000 };
+        let deadline = if random.one_in(4) { 1_000 } else { 3_000 };
         request.hold = Some(Hold { deadline: Duration::from_millis(deadline).into() });
         request.pass = is_first.then_some(1);
         let others: Vec<&Call> = first
