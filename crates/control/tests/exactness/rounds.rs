@@ -47,7 +47,7 @@ pub(crate) struct Round {
     quiet_since: Option<Micros>,
     pub(crate) faults: Vec<TrueFault>,
     /// Delays and releases, by the sidecars' ids.
-    pub(crate) kept: Vec<(CallId, Micros)>,
+    pub(crate) kept: Vec<(ExecutionId, CallId, Micros)>,
     pub(crate) said_fired: Vec<CallId>,
     pub(crate) armed_at: Micros,
     pub(crate) finished: Option<Finished>,

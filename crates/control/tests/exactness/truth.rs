@@ -272,7 +272,7 @@ impl Net {
 
     /// A sidecar says something of a rule that keeps or releases messages, which no editor can tell from patience.
     pub(crate) fn fired(&mut self, word: &FromSidecar, at: usize) {
-        let FromSidecar::Fired { token, call, .. } = word else { return };
+        let FromSidecar::Fired { token, execution, call, .. } = word else { return };
         let Some(round) = self.rounds.iter().position(|round| round.token == *token) else {
             self.wrong.push(format!("a rule of the unknown token {token} fired"));
             return;
@@ -280,15 +280,15 @@ impl Net {
         let keeps = |tfic: &Tfic| matches!(tfic.fault, Fault::Delay(_) | Fault::Release);
         if self.rounds[round].tfic.as_ref().is_some_and(keeps) {
             self.check_lease(round, at);
-            self.rounds[round].kept.push((*call, self.now));
+            self.rounds[round].kept.push((*execution, *call, self.now));
         }
         self.rounds[round].said_fired.push(*call);
     }
 
     /// Delays and releases, now that ids of calls are known.
     pub(crate) fn kept_faults(&mut self, round: usize) {
-        for (id, at) in std::mem::take(&mut self.rounds[round].kept) {
-            let Some(call) = self.call_of(round, id).or_else(|| self.only_nameless(round)) else {
+        for (named, id, at) in std::mem::take(&mut self.rounds[round].kept) {
+            let Some(call) = self.call_of(round, id).or_else(|| self.nameless(round, named)) else {
                 self.wrong.push(format!("a rule fired on the unknown call {id}"));
                 continue;
             };
@@ -303,12 +303,14 @@ impl Net {
         }
     }
 
-    /// The only pass whose id nobody outside the sidecar has seen: the member that told it did not fit.
-    fn only_nameless(&self, round: usize) -> Option<usize> {
-        let executions = self.executions(round);
-        let passes = executions.iter().flat_map(|at| &self.attempts[*at].passes).map(|pass| pass.call);
-        let mut nameless = passes.filter(|call| self.calls[*call].id.is_none());
-        nameless.next().filter(|_| nameless.next().is_none())
+    /// The pass of an id that nobody outside the sidecar has seen, since the member that tells it did not fit: the last
+    /// that went on by then whose context was taken for that of the call above it.
+    fn nameless(&self, round: usize, execution: ExecutionId) -> Option<usize> {
+        let executions = self.executions(round).into_iter().map(|at| &self.attempts[at]);
+        let mut passes = executions.filter(|one| one.execution == Some(execution)).flat_map(|one| &one.passes);
+        let said = &self.rounds[round].said_fired;
+        let unnamed = |call: usize| self.calls[call].id.is_none_or(|id| !said.contains(&id));
+        passes.rfind(|pass| unnamed(pass.call) && pass.guard_at_last == Some(true)).map(|pass| pass.call)
     }
 
     pub(crate) fn call_of(&self, round: usize, id: CallId) -> Option<usize> {
