@@ -1,6 +1,6 @@
 //! The controller without time, tasks, sockets or store, for deterministic simulations of whole rounds.
 //!
-//! It is the [`State`] that the hub keeps: what sidecars say goes in with [`Simulation::hear`] and
+//! It is the `State` that the hub keeps: what sidecars say goes in with [`Simulation::hear`] and
 //! [`Simulation::collect`], what they are told comes out of [`Simulation::outbox`], in order; whoever simulates decides
 //! when and whether it arrives. Not simulated are what tasks do by the clock: renewing leases ([`Simulation::renew`]),
 //! waiting ([`Simulation::is_armed`], [`Simulation::is_settled`], [`Simulation::is_over`], [`Simulation::is_flushed`]),

@@ -204,7 +204,7 @@ const ONE: Clients = Clients { number: 1, within: 0, retries: 0, sequence: 0 };
 /// Clean rounds.
 fn record(net: &mut Net, random: &mut Random, tally: &mut Tally) -> Option<Vec<Trace>> {
     let mut traces = Vec::new();
-    let wanted = random.between(10, 14);
+    let wanted = random.between(40, 50);
     for _ in 0..wanted {
         let round = net.start(None, ONE, &[]).unwrap();
         net.finish(&[round]);
