@@ -121,7 +121,10 @@ fn run(seed: u64, trouble: Trouble, tally: &mut Tally, trace: bool) {
     assert!(instances > 0);
     let mut net = Net::new(system, seed, &absent, evicts);
     net.trace = trace;
-    let Some(traces) = record(&mut net, &mut random, tally) else { return };
+    // What is valid on ten traces can still be missed in an order of arrival that none of them showed: two in a thousand
+    // are. Where every target is to be hit there are more.
+    let recordings = if trouble == Trouble::Nothing { random.between(40, 50) } else { random.between(10, 14) };
+    let Some(traces) = record(&mut net, recordings, tally) else { return };
 
     let mut left = TARGETS;
     while left > 0 {
@@ -202,10 +205,9 @@ fn run(seed: u64, trouble: Trouble, tally: &mut Tally, trace: bool) {
 const ONE: Clients = Clients { number: 1, within: 0, retries: 0, sequence: 0 };
 
 /// Clean rounds.
-fn record(net: &mut Net, random: &mut Random, tally: &mut Tally) -> Option<Vec<Trace>> {
+fn record(net: &mut Net, recordings: u64, tally: &mut Tally) -> Option<Vec<Trace>> {
     let mut traces = Vec::new();
-    let wanted = random.between(40, 50);
-    for _ in 0..wanted {
+    for _ in 0..recordings {
         let round = net.start(None, ONE, &[]).unwrap();
         net.finish(&[round]);
         let finished = net.rounds[round].finished.clone().unwrap();
@@ -258,14 +260,13 @@ fn judge(trouble: Trouble) {
     tally.report(trouble);
     assert!(tally.wrong.is_empty(), "{} findings:\n{}", tally.wrong.len(), tally.wrong.join("\n"));
     if trouble == Trouble::Nothing {
-        // A number without `hold` needs nothing that a trace can show by luck. A guard for `k: first` may rely on what was
-        // known by luck in every clean trace; and the message that gets the number of a held target may, in an order of
-        // arrival that no trace showed, be one that the awaited answer comes after.
-        let Tally { numbered, held, first, .. } = tally;
-        let most = (numbered.1 / 1000).max(1);
-        assert!(numbered.1 - numbered.0 <= most, "without loss {numbered:?} targets with a number were injected");
-        assert!(held.0 * 100 >= held.1 * 98, "without loss {held:?} held targets were injected");
-        assert!(first.0 * 100 >= first.1 * 97, "without loss {first:?} targets with `k: first` were injected");
+        // A guard for `k: first` may rely on what was known by luck in every clean trace, and the message that gets the
+        // number of a held target may be one that the awaited answer comes after: one in a thousand may be missed.
+        let (injected, all) =
+            [tally.numbered, tally.held, tally.first].iter().fold((0, 0), |(i, n), of| (i + of.0, n + of.1));
+        assert!(all - injected <= (all / 1000).max(1), "without loss {injected} of {all} targets were injected");
+        let Tally { numbered, .. } = tally;
+        assert_eq!(numbered.0, numbered.1, "a number without `hold` needs nothing that a trace can show by luck");
     }
 }
 
