@@ -13,6 +13,7 @@ mod stage;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
+use aftershock_proxy::CommandError;
 use clap::{Parser, Subcommand};
 
 use crate::command::{control, demo, disarm, explain, generate, inject, lab, record, rounds, schema, status, store};
@@ -67,14 +68,15 @@ fn main() -> ExitCode {
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(error) => {
-            // Help and version come as errors too, and are none.
-            let code = if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
-            let _ = error.print();
-            return code;
-        }
+        Err(error) => return usage(&error),
     };
     exit(run(arguments.command))
+}
+
+/// Help and version come as errors too, and are none.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS }
 }
 
 fn exit(ended: anyhow::Result<Ended>) -> ExitCode {
@@ -82,10 +84,13 @@ fn exit(ended: anyhow::Result<Ended>) -> ExitCode {
         Ok(_) if !output::complete() => ExitCode::from(1),
         Ok(Ended::AsExpected) => ExitCode::SUCCESS,
         Ok(Ended::Unexpected) => ExitCode::from(2),
-        Err(error) => {
-            output::error(&error);
-            ExitCode::from(1)
-        }
+        Err(error) => match error.downcast_ref() {
+            Some(CommandError::Usage(error)) => usage(error),
+            _ => {
+                output::error(&error);
+                ExitCode::from(1)
+            }
+        },
     }
 }
 

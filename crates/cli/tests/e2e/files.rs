@@ -23,6 +23,9 @@ fn usage_errors_end_with_1_and_help_with_0() {
         assert!(help.stdout.len() > 200, "{command} --help teaches:\n{}", help.stdout);
     }
     run(&["--version"]).expect(0);
+    let sidecar = run(&["proxy", "--help"]).expect(0);
+    assert!(sidecar.stdout.contains("--config") && sidecar.stderr.is_empty(), "{}", sidecar.stderr);
+    assert!(run(&["proxy"]).expect(1).stderr.contains("--config"));
 }
 
 #[test]
