@@ -265,8 +265,12 @@ fn judge(trouble: Trouble) {
         let (injected, all) =
             [tally.numbered, tally.held, tally.first].iter().fold((0, 0), |(i, n), of| (i + of.0, n + of.1));
         assert!(all - injected <= (all / 1000).max(1), "without loss {injected} of {all} targets were injected");
+        // A number without `hold` needs nothing that a trace can show by luck; a pass after the disarm can leave it open.
         let Tally { numbered, .. } = tally;
-        assert_eq!(numbered.0, numbered.1, "a number without `hold` needs nothing that a trace can show by luck");
+        assert!(
+            numbered.1 - numbered.0 <= numbered.1 / 1000,
+            "without loss {numbered:?} targets with a number were injected"
+        );
     }
 }
 

@@ -92,7 +92,11 @@ impl Net {
         {
             return Some(format!("call {} was pass {number:?}, not {k}", fault.call));
         }
-        let mut earlier = attempt.passes.iter().filter(|other| other.call != fault.call && other.arrived < fault.at);
+        // The arbiter reserves the shot when it is asked: a pass that comes while the answer is under way is refused for it,
+        // and need not ask where that is known.
+        let arbitrated = self.rounds[round].arbitrated && tfic.hold.is_none();
+        let decided = if arbitrated { pass.arrived } else { fault.at };
+        let mut earlier = attempt.passes.iter().filter(|other| other.call != fault.call && other.arrived < decided);
         if let Some(other) = earlier.clone().find(|other| !self.is_judged(round, attempt, other)) {
             return Some(format!("call {} was a pass before it that nobody judged", other.call));
         }
