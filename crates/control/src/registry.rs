@@ -148,6 +148,7 @@ impl Registry {
             for address in &hello.inbound {
                 registry.addresses.insert(address.clone(), hello.service.clone());
             }
+            registry.excluded.extend(hello.excluded.iter().cloned());
             let templates = registry.templates.entry(hello.service.clone()).or_default();
             for template in &hello.templates {
                 if !templates.contains(template) {
@@ -219,6 +220,7 @@ mod tests {
             service: service(name),
             observer: ObserverId(observer),
             inbound: vec![inbound.to_owned()],
+            excluded: vec![],
             outbound: [(service("payment"), vec!["127.0.0.1:9".to_owned()])].into(),
             templates: vec![format!("/{name}/{{id}}")],
         }

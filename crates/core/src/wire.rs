@@ -6,6 +6,7 @@
 //! change of meaning raises [`PROTOCOL`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,10 +20,13 @@ use crate::plan::{Rule, Side};
 use crate::span::Association;
 
 /// The version of this protocol.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// The longest line either side accepts, in bytes.
 pub const MAX_LINE: usize = 4 << 20;
+
+/// Most entries of [`Counters::unseen`].
+pub const MAX_UNSEEN: usize = 256;
 
 /// Most Apis in [`Counters::unassociated`].
 pub const MAX_UNASSOCIATED: usize = 256;
@@ -146,8 +150,11 @@ pub struct Hello {
     pub service: Service,
     /// Its process start.
     pub observer: ObserverId,
-    /// The addresses at which callers reach it, `ip:port`.
+    /// The addresses at which callers reach it, `ip:port`; port 0 stands for every port of that address.
     pub inbound: Vec<String>,
+    /// Addresses beneath those of `inbound` at which callers reach the application past the sidecar.
+    #[serde(default)]
+    pub excluded: Vec<String>,
     /// The callees of its outbound listeners, as configured, with their addresses.
     pub outbound: BTreeMap<Service, Vec<String>>,
     /// Path templates of its own HTTP operations.
@@ -229,6 +236,9 @@ pub struct Counters {
     pub ignored: BTreeMap<String, u64>,
     /// Connections that were neither HTTP/1 nor HTTP/2.
     pub opaque: u64,
+    /// Where its service's opaque connections went; not more than [`MAX_UNSEEN`] entries.
+    #[serde(default)]
+    pub unseen: Vec<Unseen>,
     /// Entry requests without a token, by how they ended: what the stop condition watches.
     #[serde(default)]
     pub ordinary: Ordinary,
@@ -252,6 +262,18 @@ mod pairs {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u16, u64>, D::Error> {
         Ok(Vec::<(u16, u64)>::deserialize(deserializer)?.into_iter().collect())
     }
+}
+
+/// Connections of a service to one place whose calls cannot be seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unseen {
+    /// The callee's name where its sidecar registered or the configuration gives one, else the address.
+    pub to: String,
+    /// What a TLS client asked for (RFC 6066 §3).
+    #[serde(default)]
+    pub server_name: Option<String>,
+    /// How many.
+    pub connections: u64,
 }
 
 /// Ordinary entry requests that ended, since the process began.
@@ -370,6 +392,10 @@ pub struct Arm {
     /// This sidecar makes executions of the round of ordinary entry requests.
     #[serde(default)]
     pub tagging: Option<Tagging>,
+    /// Callees that are cut off from this sidecar while the lease lasts: open connections to them are reset, new ones
+    /// refused.
+    #[serde(default)]
+    pub cuts: BTreeSet<Service>,
 }
 
 impl Arm {
@@ -388,6 +414,7 @@ impl Arm {
             outcomes: Vec::new(),
             known_calls: BTreeSet::new(),
             tagging: None,
+            cuts: BTreeSet::new(),
         }
     }
 }
@@ -405,17 +432,50 @@ pub struct Tagging {
 /// The services that have a sidecar, and how their Apis are named.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Registry {
-    /// Service by the address at which its sidecar takes requests.
+    /// Service by the address at which its sidecar takes requests; port 0 stands for every port of that address.
     pub addresses: BTreeMap<String, Service>,
+    /// Addresses beneath those at which requests pass by the sidecar.
+    #[serde(default)]
+    pub excluded: BTreeSet<String>,
     /// Path templates by service.
     pub templates: BTreeMap<Service, Vec<String>>,
     /// Services with at least one registered sidecar.
     pub services: BTreeSet<Service>,
 }
 
+impl Registry {
+    /// The service whose sidecar takes what is sent to `address`.
+    pub fn service_at(&self, address: SocketAddr) -> Option<&Service> {
+        let text = address.to_string();
+        if self.excluded.contains(&text) {
+            return None;
+        }
+        let every_port = || self.addresses.get(&SocketAddr::new(address.ip(), 0).to_string());
+        self.addresses.get(&text).or_else(every_port)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_found_by_itself_then_by_its_host_and_not_where_it_is_excluded() {
+        let service = |name: &str| name.parse::<Service>().unwrap();
+        let registry = Registry {
+            addresses: [("10.0.0.1:80", "exact"), ("10.0.0.1:0", "host"), ("[fd00::1]:0", "six")]
+                .map(|(address, name)| (address.to_owned(), service(name)))
+                .into(),
+            excluded: ["10.0.0.1:9090".to_owned()].into(),
+            ..Registry::default()
+        };
+        let at = |address: &str| registry.service_at(address.parse().unwrap()).map(Service::as_str);
+        assert_eq!(at("10.0.0.1:80"), Some("exact"));
+        assert_eq!(at("10.0.0.1:81"), Some("host"));
+        assert_eq!(at("10.0.0.1:9090"), None);
+        assert_eq!(at("10.0.0.2:80"), None);
+        assert_eq!(at("[fd00::1]:443"), Some("six"));
+    }
 
     #[test]
     fn counters_are_read_back_as_they_were_sent() {

@@ -21,6 +21,8 @@
 //! 8. [`Interceptor::late`], only after `closed` and at most once, with the fields of a response that was under way when
 //!    the application gave up: nobody gets it, what it says of other events is still true.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use smallvec::SmallVec;
 
@@ -349,10 +351,23 @@ pub trait Editor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
+/// Where a connection was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// By the listener with this index under `inbound`.
+    Inbound(usize),
+    /// By the listener with this index under `outbound`.
+    Outbound(usize),
+    /// Redirected on its way to the application, from this address.
+    RedirectedIn(SocketAddr),
+    /// Redirected on the application's way to this address.
+    RedirectedOut(SocketAddr),
+}
+
 /// What the connection driver needs of the sidecar's brain ([`crate::sidecar`] in production, a recorder in tests).
 pub trait Decider {
-    /// A connection was accepted by the listener with this index in the configuration.
-    fn opened(&mut self, listener: usize) -> LinkId;
+    /// A connection was accepted.
+    fn opened(&mut self, door: Door) -> LinkId;
     /// Run `call` with the interceptor of `link`, at `now`.
     fn intercept(&mut self, link: LinkId, now: std::time::Instant, call: &mut dyn FnMut(&mut dyn Interceptor));
     /// The link is gone; every exchange of it was closed before.
@@ -360,6 +375,7 @@ pub trait Decider {
     /// Messages of any link that may go on since the last call. The driver carries them out only after it has written
     /// what the call that caused them put out (design §3.5: "after the message that made it grow has been written").
     fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)>;
-    /// A connection turned out to be neither HTTP/1 nor HTTP/2 and passes as opaque TCP.
-    fn opaque(&mut self, link: LinkId);
+    /// A connection turned out to be neither HTTP/1 nor HTTP/2 and passes as opaque TCP; `server_name` is what a TLS client
+    /// asked for.
+    fn opaque(&mut self, link: LinkId, server_name: Option<&str>);
 }

@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::exchange::{Decider, LinkId, Resume, StreamId};
+use crate::exchange::{Decider, Door, LinkId, Resume, StreamId};
 
 /// Size of the buffer that all links of a thread read into.
 const READ: usize = 64 * 1024;
@@ -57,8 +57,8 @@ impl Target {
 /// A listening socket and what stands behind it.
 #[derive(Debug)]
 pub struct Listener {
-    /// Its place in the configuration, handed to [`Decider::opened`].
-    pub index: usize,
+    /// Which it is, handed to [`Decider::opened`].
+    pub door: Door,
     /// The socket, listening.
     pub socket: TcpListener,
     /// At least one; taken in turn from the first, one per call of [`Decider::opened`] for this listener.
@@ -177,10 +177,10 @@ async fn accept(listener: Listener, shared: Shared, stop: Stop) {
                 Ok((app, _)) => {
                     let Some(target) = turn.next() else { return };
                     let dial = target.clone().connect();
-                    links.spawn_local(relay::Relay::new(listener.index, app, Box::pin(dial), shared.clone()));
+                    links.spawn_local(relay::Relay::new(listener.door, app, Box::pin(dial), shared.clone()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, listener = listener.index, "cannot accept");
+                    tracing::warn!(%error, listener = ?listener.door, "cannot accept");
                     if is_lasting(&error) {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }

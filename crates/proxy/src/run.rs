@@ -23,7 +23,7 @@ use tokio::task::LocalSet;
 
 use crate::config::Config;
 use crate::control_link::{self, Brain};
-use crate::exchange::{Decider, Interceptor, LinkId, Resume, StreamId};
+use crate::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use crate::export::Spans;
 use crate::link::{self, Listener, Router, Stop, Target};
 use crate::sidecar::Sidecar;
@@ -110,10 +110,14 @@ fn spawn_control(hub: &Hub, control: Endpoint, hello: Hello) {
 }
 
 async fn bind(config: &Config) -> Result<Vec<Listener>, RunError> {
-    let inbound = config.inbound.iter().map(|inbound| (inbound.listen, std::slice::from_ref(&inbound.to), None));
-    let outbound = config.outbound.iter().map(|outbound| (outbound.listen, &outbound.to[..], Some(&outbound.callee)));
+    let inbound = config.inbound.iter().enumerate();
+    let inbound =
+        inbound.map(|(i, inbound)| (Door::Inbound(i), inbound.listen, std::slice::from_ref(&inbound.to), None));
+    let outbound = config.outbound.iter().enumerate();
+    let outbound =
+        outbound.map(|(i, outbound)| (Door::Outbound(i), outbound.listen, &outbound.to[..], Some(&outbound.callee)));
     let mut listeners = Vec::new();
-    for (index, (address, to, callee)) in inbound.chain(outbound).enumerate() {
+    for (door, address, to, callee) in inbound.chain(outbound) {
         let listen = |source| RunError::Listen { address, source };
         let socket = TcpListener::bind(address).await.map_err(listen)?;
         let at = socket.local_addr().map_err(listen)?;
@@ -121,7 +125,7 @@ async fn bind(config: &Config) -> Result<Vec<Listener>, RunError> {
             None => tracing::info!(%at, to = to.join(","), "listening for the application"),
             Some(callee) => tracing::info!(%at, %callee, to = to.join(","), "listening for calls"),
         }
-        listeners.push(Listener { index, socket, upstreams: to.iter().map(|to| target(to)).collect() });
+        listeners.push(Listener { door, socket, upstreams: to.iter().map(|to| target(to)).collect() });
     }
     Ok(listeners)
 }
@@ -141,6 +145,7 @@ fn hello(config: &Config, observer: ObserverId, inbound: impl Iterator<Item = So
         service: config.service.clone(),
         observer,
         inbound: inbound.map(|address| address.to_string()).collect(),
+        excluded: Vec::new(),
         outbound,
         templates: config.templates.templates().iter().map(ToString::to_string).collect(),
     }
@@ -308,8 +313,8 @@ impl Brain for Hub {
 }
 
 impl Decider for Hub {
-    fn opened(&mut self, listener: usize) -> LinkId {
-        self.0.sidecar.borrow_mut().opened(listener)
+    fn opened(&mut self, door: Door) -> LinkId {
+        self.0.sidecar.borrow_mut().opened(door)
     }
 
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
@@ -329,7 +334,7 @@ impl Decider for Hub {
         resumes
     }
 
-    fn opaque(&mut self, link: LinkId) {
-        self.0.sidecar.borrow_mut().opaque(link);
+    fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {
+        self.0.sidecar.borrow_mut().opaque(link, server_name);
     }
 }

@@ -51,14 +51,14 @@ use aftershock_core::span::{CallSpan, Instant as Stamp};
 use aftershock_core::wire::{Arm, FromController, FromSidecar, OpenCall, Registry};
 
 use crate::config::{Config, Record};
-use crate::exchange::{Decider, Interceptor, LinkId, Resume, StreamId};
+use crate::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use activity::Activity;
 use association::Calls;
 use call::{Exchange, ExchangeId, Stage};
 use counters::Counters;
 use execution::{Executions, Key};
 use late::DepartedCalls;
-use peers::Callee;
+use peers::{Callees, Way};
 use rounds::{Round, Rounds};
 
 /// Random 64-bit numbers.
@@ -69,10 +69,20 @@ pub type WallClock = Box<dyn Fn() -> u64>;
 /// A connection that was accepted.
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    /// Inbound listeners come first, then outbound ones.
-    listener: usize,
-    /// Which of the listener's addresses it goes to.
+    door: Door,
+    /// Which of an outbound listener's addresses it goes to.
     upstream: usize,
+}
+
+impl Link {
+    /// The way out that it is; none towards the application.
+    fn way(self) -> Option<Way> {
+        match self.door {
+            Door::Inbound(_) | Door::RedirectedIn(_) => None,
+            Door::Outbound(index) => Some(Way::Listed(index)),
+            Door::RedirectedOut(address) => Some(Way::Dialled(address)),
+        }
+    }
 }
 
 /// One sidecar's state.
@@ -82,7 +92,7 @@ pub struct Sidecar {
     random: Random,
     wall: WallClock,
     keys: Keyring,
-    callees: Vec<Callee>,
+    callees: Callees,
     rounds: Rounds,
     executions: Executions,
     calls: Calls,
@@ -128,8 +138,10 @@ impl fmt::Debug for Sidecar {
 impl Sidecar {
     /// A sidecar that has seen nothing. `observer` is random, new in each process.
     pub fn new(config: Config, observer: ObserverId, random: Random, wall: WallClock) -> Self {
+        let mut callees = Callees::default();
+        callees.register(&config, Registry::default());
         Sidecar {
-            callees: peers::callees(&config, &Registry::default()),
+            callees,
             calls: Calls::new(config.linger, config.exclusive),
             departed: DepartedCalls::new(config.linger),
             turns: vec![0; config.outbound.len()],
@@ -171,22 +183,14 @@ impl Sidecar {
         self.observer
     }
 
-    /// The address that a link's upstream connection goes to, `host:port`. A listener's addresses are taken in turn.
-    pub fn upstream(&self, link: LinkId) -> Option<&str> {
+    /// The address that a link's upstream connection goes to. A listener's addresses are taken in turn.
+    pub fn upstream(&self, link: LinkId) -> Option<String> {
         let link = self.links.get(&link)?;
-        let (side, index) = self.side(link.listener);
-        Some(match side {
-            Side::Callee => &self.config.inbound[index].to,
-            Side::Caller => &self.config.outbound[index].to[link.upstream],
+        Some(match link.door {
+            Door::Inbound(index) => self.config.inbound[index].to.clone(),
+            Door::Outbound(index) => self.config.outbound[index].to[link.upstream].clone(),
+            Door::RedirectedIn(address) | Door::RedirectedOut(address) => address.to_string(),
         })
-    }
-
-    /// As whose sidecar a listener is seen, and its place among those of that side.
-    fn side(&self, listener: usize) -> (Side, usize) {
-        match listener.checked_sub(self.config.inbound.len()) {
-            None => (Side::Callee, listener),
-            Some(index) => (Side::Caller, index),
-        }
     }
 
     /// A word of the controller, at `now`. [`FromController::Flush`] is the exporter's business and does nothing here;
@@ -196,14 +200,14 @@ impl Sidecar {
         match word {
             FromController::Welcome { keys, registry, late, .. } => {
                 self.keys = keys;
-                self.callees = peers::callees(&self.config, &registry);
+                self.callees.register(&self.config, registry);
                 for token in &late {
                     self.activity.follow(*token);
                 }
                 self.rounds.set_late(late);
                 self.activity.retain(|token| self.rounds.takes(token));
             }
-            FromController::Registry(registry) => self.callees = peers::callees(&self.config, &registry),
+            FromController::Registry(registry) => self.callees.register(&self.config, registry),
             FromController::Arm(arm) => self.arm(arm, now),
             FromController::Renew { token } => self.rounds.renew(token, now),
             FromController::Disarm { token } => {
@@ -387,18 +391,22 @@ impl Sidecar {
 }
 
 impl Decider for Sidecar {
-    fn opened(&mut self, listener: usize) -> LinkId {
+    fn opened(&mut self, door: Door) -> LinkId {
         self.last_link += 1;
         let link = LinkId(self.last_link);
-        let upstream = match self.side(listener) {
-            (Side::Callee, _) => 0,
-            (Side::Caller, index) => {
+        let upstream = match door {
+            Door::Outbound(index) => {
                 let turn = self.turns[index];
                 self.turns[index] = (turn + 1) % self.config.outbound[index].to.len();
                 turn
             }
+            Door::RedirectedOut(address) => {
+                self.callees.dial(address);
+                0
+            }
+            Door::Inbound(_) | Door::RedirectedIn(_) => 0,
         };
-        self.links.insert(link, Link { listener, upstream });
+        self.links.insert(link, Link { door, upstream });
         link
     }
 
@@ -419,7 +427,9 @@ impl Decider for Sidecar {
             }
         }
         self.departed.gone(link);
-        self.links.remove(&link);
+        if let Some(Way::Dialled(address)) = self.links.remove(&link).and_then(Link::way) {
+            self.callees.hang_up(address);
+        }
     }
 
     fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
@@ -433,7 +443,7 @@ impl Decider for Sidecar {
         ready
     }
 
-    fn opaque(&mut self, _: LinkId) {
+    fn opaque(&mut self, _: LinkId, _: Option<&str>) {
         self.counters.opaque();
     }
 }

@@ -26,6 +26,7 @@ impl Fake {
             service: service("checkout"),
             observer,
             inbound: vec!["127.0.0.1:1".to_owned()],
+            excluded: vec![],
             outbound: [].into(),
             templates: vec![],
         };

@@ -96,6 +96,7 @@ pub(crate) fn hello(service: &str, observer: u64) -> Hello {
         service: service.parse().unwrap(),
         observer: ObserverId(observer),
         inbound: vec![format!("127.0.0.1:{}", 10_000 + observer % 50_000)],
+        excluded: vec![],
         outbound: BTreeMap::new(),
         templates: vec![],
     }

@@ -15,7 +15,7 @@ use aftershock_core::name::Service as Name;
 use aftershock_core::span::CallSpan;
 use aftershock_core::wire::{FromController, FromSidecar, Hello, PROTOCOL};
 use aftershock_proxy::config::Config;
-use aftershock_proxy::exchange::{Decider, Interceptor, LinkId, Resume, StreamId};
+use aftershock_proxy::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use aftershock_proxy::sidecar::Sidecar;
 
 use crate::message::{Request, Response};
@@ -310,9 +310,9 @@ impl Net {
         if let Some(most) = self.most_executions {
             brain.hold_at_most(most);
         }
-        instance.inbound = Some(brain.opened(0));
+        instance.inbound = Some(brain.opened(Door::Inbound(0)));
         for callee in 0..services {
-            let links = config.outbound[callee].to.iter().map(|_| brain.opened(callee + 1)).collect();
+            let links = config.outbound[callee].to.iter().map(|_| brain.opened(Door::Outbound(callee))).collect();
             instance.shared.insert(callee, links);
         }
         instance.brain = Some(brain);
@@ -324,6 +324,7 @@ impl Net {
             service: name,
             observer,
             inbound: vec![self.instances[at].address.clone()],
+            excluded: Vec::new(),
             outbound,
             templates: Vec::new(),
         };
@@ -522,9 +523,9 @@ impl Net {
                 let shared = &instance.shared[&service];
                 shared[instance.turn % shared.len()]
             } else {
-                brain.opened(service + 1)
+                brain.opened(Door::Outbound(service))
             };
-            let address = brain.upstream(link).expect("it is open").to_owned();
+            let address = brain.upstream(link).expect("it is open");
             instance.streams += 1;
             let stream = StreamId(instance.streams);
             let callee = self.instances.iter().position(|other| other.address == address).expect("it is configured");
@@ -544,7 +545,7 @@ impl Net {
     pub(crate) fn accept(&mut self, at: usize, grpc: bool) -> Option<Leg> {
         let instance = &mut self.instances[at];
         let brain = instance.brain.as_mut()?;
-        let link = if grpc { instance.inbound.expect("it was opened") } else { brain.opened(0) };
+        let link = if grpc { instance.inbound.expect("it was opened") } else { brain.opened(Door::Inbound(0)) };
         instance.streams += 1;
         let stream = StreamId(instance.streams);
         Some(self.leg(at, link, stream, !grpc))

@@ -11,7 +11,7 @@ use aftershock_core::name::Service;
 use aftershock_core::w3c::{Member, TraceParent};
 use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
 use aftershock_proxy::config::Config;
-use aftershock_proxy::exchange::{Decider, Editor, LinkId};
+use aftershock_proxy::exchange::{Decider, Door, Editor, LinkId};
 use aftershock_proxy::sidecar::Sidecar;
 use aftershock_proxy::{h1, h2};
 use anyhow::Context as _;
@@ -39,8 +39,8 @@ struct Link {
 }
 
 impl Link {
-    fn new(decider: Rc<RefCell<dyn Decider>>, listener: usize, protocol: Protocol) -> Self {
-        let id = decider.borrow_mut().opened(listener);
+    fn new(decider: Rc<RefCell<dyn Decider>>, door: Door, protocol: Protocol) -> Self {
+        let id = decider.borrow_mut().opened(door);
         let (editor, client, server): (Box<dyn Editor>, Box<dyn End>, Box<dyn End>) = match protocol {
             Protocol::Http1 => (Box::new(h1::Link::new()), Box::new(Http1), Box::new(Http1)),
             Protocol::H2c => (Box::new(h2::Link::new()), Box::new(Http2::new()), Box::new(Http2::new())),
@@ -107,15 +107,15 @@ impl Chain {
             Ok(brain)
         };
         let origin = decider("origin", "inbound:\n  - {listen: '127.0.0.1:3', to: '127.0.0.1:4'}\n")?;
-        chain.links.push(Link::new(origin, 0, scenario.protocol));
+        chain.links.push(Link::new(origin, Door::Inbound(0), scenario.protocol));
         if scenario.links == 3 {
             let front = decider(
                 "front",
                 "inbound:\n  - {listen: '127.0.0.1:1', to: '127.0.0.1:9'}\n\
                  outbound:\n  - {listen: '127.0.0.1:2', callee: origin, to: ['127.0.0.1:3']}\n",
             )?;
-            chain.links.insert(0, Link::new(front.clone(), 0, scenario.protocol));
-            chain.links.insert(1, Link::new(front, 1, scenario.protocol));
+            chain.links.insert(0, Link::new(front.clone(), Door::Inbound(0), scenario.protocol));
+            chain.links.insert(1, Link::new(front, Door::Outbound(0), scenario.protocol));
         }
         Ok(chain)
     }
@@ -171,6 +171,7 @@ fn brain(service: &str, listeners: &str, now: Instant) -> anyhow::Result<Sidecar
         addresses: addresses.into_iter().map(|(address, service)| (address.to_owned(), service.clone())).collect(),
         templates: BTreeMap::from([(front.clone(), templates.clone()), (origin.clone(), templates)]),
         services: BTreeSet::from([front, origin]),
+        ..Registry::default()
     };
     let keys = Keyring(vec![HopKey { id: 1, secret: [7; 16] }]);
     let welcome =

@@ -13,7 +13,7 @@ use aftershock_core::id::ObserverId;
 use aftershock_core::name::Service;
 use aftershock_core::wire::{FromController, PROTOCOL, Registry};
 use aftershock_proxy::config::Config;
-use aftershock_proxy::exchange::Decider;
+use aftershock_proxy::exchange::{Decider, Door};
 use aftershock_proxy::link::{Listener, Router, Stop};
 use aftershock_proxy::sidecar::Sidecar;
 use anyhow::Context;
@@ -95,7 +95,7 @@ pub(crate) fn sidecar(to: SocketAddr, decider: Decide) -> anyhow::Result<()> {
             Decide::Brain => Rc::new(RefCell::new(brain(socket.local_addr()?, to)?)),
             Decide::Pass => Rc::new(RefCell::new(Pass::default())),
         };
-        let listeners = vec![Listener { index: 0, socket, upstreams: vec![to.into()] }];
+        let listeners = vec![Listener { door: Door::Inbound(0), socket, upstreams: vec![to.into()] }];
         aftershock_proxy::link::serve(listeners, decider, Router::new(), Stop::new(), Duration::ZERO).await;
         Ok(())
     })
@@ -126,6 +126,7 @@ fn brain(listen: SocketAddr, to: SocketAddr) -> anyhow::Result<Sidecar> {
         addresses: BTreeMap::from([(listen.to_string(), service.clone())]),
         templates: BTreeMap::new(),
         services: BTreeSet::from([service]),
+        ..Registry::default()
     };
     let keys = Keyring(vec![HopKey { id: 1, secret: [7; 16] }]);
     let welcome =

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use aftershock_proxy::exchange::{
-    Closed, Decider, Edits, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId, Tail,
-    Verdict,
+    Closed, Decider, Door, Edits, Interceptor, LinkId, Part, Refusal, RequestHead, ResponseHead, Resume, StreamId,
+    Tail, Verdict,
 };
 
 /// See the module.
@@ -36,7 +36,7 @@ impl Interceptor for Pass {
 }
 
 impl Decider for Pass {
-    fn opened(&mut self, _: usize) -> LinkId {
+    fn opened(&mut self, _: Door) -> LinkId {
         self.links += 1;
         LinkId(self.links)
     }
@@ -51,5 +51,5 @@ impl Decider for Pass {
         Vec::new()
     }
 
-    fn opaque(&mut self, _: LinkId) {}
+    fn opaque(&mut self, _: LinkId, _: Option<&str>) {}
 }

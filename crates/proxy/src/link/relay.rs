@@ -23,7 +23,7 @@ use tokio::time::Sleep;
 use super::side::{Side, Written};
 use super::{Message, Shared, opaque};
 use crate::detect::{self, Detected};
-use crate::exchange::{Editor, Fate, Interceptor, LinkId, PeerEnd};
+use crate::exchange::{Door, Editor, Fate, Interceptor, LinkId, PeerEnd};
 use crate::{h1, h2};
 
 /// Most bytes that wait for a peer before the other side is not read any more.
@@ -71,8 +71,8 @@ enum Which {
 }
 
 impl Relay {
-    pub(super) fn new(listener: usize, app: TcpStream, dial: Dial, shared: Shared) -> Self {
-        let id = shared.decider.borrow_mut().opened(listener);
+    pub(super) fn new(door: Door, app: TcpStream, dial: Dial, shared: Shared) -> Self {
+        let id = shared.decider.borrow_mut().opened(door);
         let inbox = shared.router.enter(id);
         let _ = app.set_nodelay(true);
         Self {
@@ -102,7 +102,7 @@ impl Relay {
         self.called = true;
         if !self.counted && editor.opaque() {
             self.counted = true;
-            self.shared.decider.borrow_mut().opaque(self.id);
+            self.shared.decider.borrow_mut().opaque(self.id, None);
         }
     }
 
@@ -117,7 +117,7 @@ impl Relay {
         let Stage::Detecting { first, greeting, refused, .. } = stage else { return };
         if protocol == Detected::Opaque {
             self.counted = true;
-            self.shared.decider.borrow_mut().opaque(self.id);
+            self.shared.decider.borrow_mut().opaque(self.id, None);
         }
         if refused {
             self.call(|editor, decide| editor.upstream_end(PeerEnd::Refused, decide));

@@ -17,6 +17,7 @@ use super::call::HopSent;
 use super::counters::Ignored;
 use super::execution::Key;
 use super::header::{Arriving, Correlation, TRACEPARENT};
+use super::peers::Way;
 use super::rules::Witness;
 use crate::exchange::{Edit, Edits, RequestHead};
 
@@ -260,18 +261,19 @@ impl Sidecar {
         &mut self,
         arriving: &Arriving<'_>,
         head: &RequestHead<'_>,
-        index: usize,
+        way: Way,
         probe: bool,
     ) -> Identified {
         let mut edits = Edits::new();
         arriving.remove_hop(&mut edits);
-        let (registered, relay) = (self.callees[index].registered, self.callees[index].relay);
+        let callee = self.callees.behind(way);
+        let (registered, relay) = (callee.registered, callee.relays(&self.config, head));
         if probe {
             arriving.remove_member(&mut edits);
             return Identified::Passes(edits);
         }
         let ladder = Ladder { accept_relayed: self.config.accept_relayed };
-        let (rounds, config, callee) = (&self.rounds, &self.config, &self.callees[index]);
+        let (rounds, config) = (&self.rounds, &self.config);
         let exclusive = || {
             let (token, round) = rounds.only().filter(|_| config.exclusive)?;
             let api = callee.api(head);
@@ -289,7 +291,7 @@ impl Sidecar {
                 return Identified::Passes(edits);
             }
             Outbound::Unassociated => {
-                return Identified::Call(Box::new(self.unassociated(arriving, head, index, edits)));
+                return Identified::Call(Box::new(self.unassociated(arriving, head, way, edits)));
             }
             Outbound::Of { key, parent, step } => (key, parent, step),
         };
@@ -337,16 +339,10 @@ impl Sidecar {
 
     /// A call of no execution that is known: forwarded, marked for a callee with a sidecar. Where a rule speaks of such
     /// calls, its rounds can no longer be sure of their numbers.
-    fn unassociated(
-        &mut self,
-        arriving: &Arriving<'_>,
-        head: &RequestHead<'_>,
-        index: usize,
-        edits: Edits,
-    ) -> Identity {
+    fn unassociated(&mut self, arriving: &Arriving<'_>, head: &RequestHead<'_>, way: Way, edits: Edits) -> Identity {
         let mut edits = edits;
         arriving.remove_member(&mut edits);
-        let api = self.callees[index].api(head);
+        let api = self.callees.behind(way).api(head);
         self.counters.unassociated(&api);
         if !self.rounds.is_empty() {
             for (token, here) in self.rounds.minding(&api) {
@@ -369,7 +365,7 @@ impl Sidecar {
             association: Association::Unassociated,
             trace_id: arriving.trace_id(),
             member: None,
-            hop: if self.callees[index].registered { HopSent::Mark } else { HopSent::Nothing },
+            hop: if self.callees.behind(way).registered { HopSent::Mark } else { HopSent::Nothing },
             witness: Witness::Absent,
             gaps: SmallVec::new(),
             brought: None,

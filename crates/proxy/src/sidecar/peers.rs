@@ -1,4 +1,7 @@
-//! Who stands behind each listener, and how its Apis are called (design §3.10).
+//! Who stands behind each way out, and how its Apis are called (design §3.10).
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use aftershock_core::name::{Api, Operation, Service};
 use aftershock_core::template::{Matcher, Template, grpc_operation};
@@ -7,47 +10,134 @@ use aftershock_core::wire::Registry;
 use crate::config::Config;
 use crate::exchange::{Protocol, RequestHead};
 
-/// The callee behind an outbound listener.
+/// The name of a callee of which nothing but an address is known: no Api is named after one.
+const UNKNOWN: &str = "unknown";
+
+/// A way out of the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The outbound listener with this index.
+    Listed(usize),
+    /// The address that the application connected to.
+    Dialled(SocketAddr),
+}
+
+/// A callee behind a way out.
 #[derive(Debug)]
 pub(crate) struct Callee {
-    pub(crate) service: Service,
+    /// Its name; where none is known, it is the authority that a request names.
+    service: Option<Service>,
     /// It has a sidecar: members and hop headers go to it.
     pub(crate) registered: bool,
-    /// It has none, and hands members on.
-    pub(crate) relay: bool,
     templates: Matcher,
 }
 
-/// The callees of all outbound listeners, in their order, as the registry names them.
-pub(crate) fn callees(config: &Config, registry: &Registry) -> Vec<Callee> {
-    let resolve = |outbound: &crate::config::Outbound| {
-        let registered = outbound.to.iter().find_map(|address| registry.addresses.get(address));
+/// The callees of all ways out.
+#[derive(Debug, Default)]
+pub(crate) struct Callees {
+    listed: Vec<Callee>,
+    /// Those of open connections, with how many there are.
+    dialled: HashMap<SocketAddr, (Callee, usize)>,
+    registry: Registry,
+}
+
+impl Callees {
+    /// Everybody is named anew.
+    pub(crate) fn register(&mut self, config: &Config, registry: Registry) {
+        self.registry = registry;
+        self.listed = config.outbound.iter().map(|outbound| self.listed(outbound)).collect();
+        let addresses: Vec<SocketAddr> = self.dialled.keys().copied().collect();
+        for address in addresses {
+            let callee = self.resolve(address);
+            self.dialled.entry(address).and_modify(|(known, _)| *known = callee);
+        }
+    }
+
+    fn listed(&self, outbound: &crate::config::Outbound) -> Callee {
+        let registered = outbound.to.iter().find_map(|address| match address.parse() {
+            Ok(address) => self.registry.service_at(address),
+            Err(_) => self.registry.addresses.get(address),
+        });
         let service = registered.unwrap_or(&outbound.callee).clone();
         if service != outbound.callee {
             tracing::warn!(configured = %outbound.callee, registered = %service, "a callee registered under another name");
         }
-        let templates = registry.templates.get(&service).map_or(&[][..], Vec::as_slice);
+        self.callee(self.registry.services.contains(&service), Some(service))
+    }
+
+    fn resolve(&self, address: SocketAddr) -> Callee {
+        let service = self.registry.service_at(address).cloned();
+        self.callee(service.is_some(), service)
+    }
+
+    fn callee(&self, registered: bool, service: Option<Service>) -> Callee {
+        let templates = service.as_ref().and_then(|service| self.registry.templates.get(service));
         let parse = |text: &String| match Template::parse(text) {
             Ok(template) => Some(template),
             Err(error) => {
-                tracing::warn!(%service, %error, "ignoring a path template of a callee");
+                tracing::warn!(?service, %error, "ignoring a path template of a callee");
                 None
             }
         };
-        Callee {
-            registered: registry.services.contains(&service),
-            relay: config.relay.contains(&service),
-            templates: Matcher::new(templates.iter().filter_map(parse).collect()),
-            service,
+        let templates = Matcher::new(templates.into_iter().flatten().filter_map(parse).collect());
+        Callee { service, registered, templates }
+    }
+
+    /// A connection to `address` begins.
+    pub(crate) fn dial(&mut self, address: SocketAddr) {
+        match self.dialled.get_mut(&address) {
+            Some((_, open)) => *open += 1,
+            None => {
+                let callee = self.resolve(address);
+                self.dialled.insert(address, (callee, 1));
+            }
         }
-    };
-    config.outbound.iter().map(resolve).collect()
+    }
+
+    /// A connection to `address` has ended.
+    pub(crate) fn hang_up(&mut self, address: SocketAddr) {
+        if let Some((_, open)) = self.dialled.get_mut(&address) {
+            *open -= 1;
+            if *open == 0 {
+                self.dialled.remove(&address);
+            }
+        }
+    }
+
+    /// Who is behind a way of an open connection.
+    pub(crate) fn behind(&self, way: Way) -> &Callee {
+        match way {
+            Way::Listed(index) => &self.listed[index],
+            Way::Dialled(address) => &self.dialled[&address].0,
+        }
+    }
 }
 
 impl Callee {
-    pub(crate) fn api(&self, head: &RequestHead<'_>) -> Api {
-        api(&self.service, &self.templates, head)
+    /// What it is called in `head`.
+    pub(crate) fn service(&self, head: &RequestHead<'_>) -> Service {
+        self.service.clone().unwrap_or_else(|| named_by(head.authority))
     }
+
+    /// Whether it has no sidecar, and hands members on.
+    pub(crate) fn relays(&self, config: &Config, head: &RequestHead<'_>) -> bool {
+        !config.relay.is_empty() && config.relay.contains(&self.service(head))
+    }
+
+    pub(crate) fn api(&self, head: &RequestHead<'_>) -> Api {
+        api(&self.service(head), &self.templates, head)
+    }
+}
+
+/// The service that an authority names: its host, unless that is an address.
+fn named_by(authority: &str) -> Service {
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    let is_address = host.starts_with('[') || host.parse::<std::net::IpAddr>().is_ok();
+    let name = if is_address { None } else { host.to_ascii_lowercase().parse().ok() };
+    name.unwrap_or_else(|| UNKNOWN.parse().expect("the name of a service"))
 }
 
 /// The Api that a request to `service` calls.
@@ -73,4 +163,26 @@ pub(crate) fn is_probe(head: &RequestHead<'_>, config: &Config, inbound: bool) -
     let path = head.path.split('?').next().unwrap_or_default();
     let kubelet = head.fields.text("user-agent").is_some_and(|agent| agent.starts_with("kube-probe/"));
     kubelet || path.starts_with("/grpc.health.v1.Health/") || (inbound && config.health_paths.contains(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_authority_names_a_service_by_its_host_and_never_by_an_address() {
+        for (authority, service) in [
+            ("Payment:8080", "payment"),
+            ("payment.shop.svc", "payment.shop.svc"),
+            ("10.0.0.7:80", UNKNOWN),
+            ("10.0.0.7", UNKNOWN),
+            ("[fd00::7]:80", UNKNOWN),
+            ("[fd00::7]", UNKNOWN),
+            ("fd00::7", UNKNOWN),
+            ("", UNKNOWN),
+            ("with space", UNKNOWN),
+        ] {
+            assert_eq!(named_by(authority).as_str(), service, "{authority}");
+        }
+    }
 }

@@ -26,8 +26,8 @@ use super::rules::{Frame, Judgement, Message, Point, Released, Witness, judge, j
 use super::streams::OutcomeIn;
 use crate::config::Host;
 use crate::exchange::{
-    Closed, Edit, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, StreamId, Tail,
-    Verdict,
+    Closed, Door, Edit, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, StreamId,
+    Tail, Verdict,
 };
 
 /// The interception points of one link, at one instant.
@@ -103,9 +103,10 @@ impl Sidecar {
 
     fn request(&mut self, id: ExchangeId, head: &RequestHead<'_>, now: Instant) -> Verdict {
         let Some(link) = self.links.get(&id.link).copied() else { return Verdict::Pass };
-        let (side, index) = self.side(link.listener);
-        let host = match side {
-            Side::Caller if self.config.outbound[index].host == Host::Upstream => {
+        let way = link.way();
+        let side = if way.is_some() { Side::Caller } else { Side::Callee };
+        let host = match link.door {
+            Door::Outbound(index) if self.config.outbound[index].host == Host::Upstream => {
                 Some(Edit::Set("host", self.config.outbound[index].to[link.upstream].clone()))
             }
             _ => None,
@@ -116,9 +117,9 @@ impl Sidecar {
         }
         let arriving = Arriving::read(&head.fields, side, &self.config);
         let probe = peers::is_probe(head, &self.config, side == Side::Callee);
-        let identity = match side {
-            Side::Callee => self.identify_inbound(&arriving, head, probe),
-            Side::Caller => self.identify_outbound(&arriving, head, index, probe),
+        let identity = match way {
+            None => self.identify_inbound(&arriving, head, probe),
+            Some(way) => self.identify_outbound(&arriving, head, way, probe),
         };
         let mut identity = match identity {
             Identified::Call(identity) => *identity,
@@ -135,9 +136,9 @@ impl Sidecar {
         }
         let token = identity.key.map_or(Token(0), |key| key.token);
         let record = !probe && self.records(token);
-        let api = (record || !token.is_zero()).then(|| match side {
-            Side::Callee => peers::api(&self.config.service, &self.config.templates, head),
-            Side::Caller => self.callees[index].api(head),
+        let api = (record || !token.is_zero()).then(|| match way {
+            None => peers::api(&self.config.service, &self.config.templates, head),
+            Some(way) => self.callees.behind(way).api(head),
         });
         let reading = match (self.rounds.get(token), &api) {
             (Some(round), Some(api)) if !probe => round.reading(api),

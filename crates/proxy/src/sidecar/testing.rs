@@ -25,8 +25,8 @@ use super::Sidecar;
 use super::execution::Key;
 use crate::config::Config;
 use crate::exchange::{
-    Act, Closed, Decider, Edit, Edits, Fields, Interceptor, LinkId, Made, Part, Protocol, Refusal, RequestHead, Resume,
-    StreamId, Verdict,
+    Act, Closed, Decider, Door, Edit, Edits, Fields, Interceptor, LinkId, Made, Part, Protocol, Refusal, RequestHead,
+    Resume, StreamId, Verdict,
 };
 use flow::Flow;
 
@@ -320,9 +320,12 @@ impl Net {
             let config = Config::parse("test", &text).unwrap_or_else(|error| panic!("{error}"));
             let id = index as u64 + 1;
             let mut sidecar = Sidecar::new(config, ObserverId(id), random(id), Box::new(|| 7));
-            let inbound = sidecar.opened(0);
-            let outbound =
-                callees.iter().enumerate().map(|(i, callee)| ((*callee).to_owned(), sidecar.opened(i + 1))).collect();
+            let inbound = sidecar.opened(Door::Inbound(0));
+            let outbound = callees
+                .iter()
+                .enumerate()
+                .map(|(i, callee)| ((*callee).to_owned(), sidecar.opened(Door::Outbound(i))))
+                .collect();
             let node = Node { sidecar, inbound, outbound, kept: BTreeMap::new(), streams: 0, said: Vec::new() };
             nodes.insert((*instance).to_owned(), node);
         }

@@ -52,6 +52,7 @@ fn brain(text: &str, back: SocketAddr, observer: u64) -> Rc<RefCell<dyn Decider>
         addresses: BTreeMap::from([(back.to_string(), service("back"))]),
         templates: BTreeMap::new(),
         services: BTreeSet::from([service("back"), service("front")]),
+        ..Registry::default()
     };
     let welcome = FromController::Welcome {
         protocol: PROTOCOL,

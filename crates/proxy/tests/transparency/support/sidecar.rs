@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aftershock_proxy::exchange::{
-    Closed, Decider, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, Resume,
+    Closed, Decider, Door, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, Resume,
     StreamId, Tail, Verdict,
 };
 use aftershock_proxy::link::{Listener, Router, Stop, serve};
@@ -171,7 +171,7 @@ impl Interceptor for Calls<'_> {
 }
 
 impl Decider for Recorder {
-    fn opened(&mut self, _: usize) -> LinkId {
+    fn opened(&mut self, _: Door) -> LinkId {
         self.links += 1;
         LinkId(self.links)
     }
@@ -188,7 +188,7 @@ impl Decider for Recorder {
         std::mem::take(&mut self.board.notes().ready)
     }
 
-    fn opaque(&mut self, link: LinkId) {
+    fn opaque(&mut self, link: LinkId, _: Option<&str>) {
         self.board.note(format!("{} opaque", link.0));
     }
 }
@@ -242,7 +242,7 @@ impl Sidecar {
                     }
                     ends.stop();
                 });
-                let listeners = vec![Listener { index: 0, socket, upstreams }];
+                let listeners = vec![Listener { door: Door::Inbound(0), socket, upstreams }];
                 serve(listeners, decider(address), router, stop, Duration::from_secs(5)).await;
             });
         });
