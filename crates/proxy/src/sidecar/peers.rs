@@ -1,7 +1,7 @@
 //! Who stands behind each way out, and how its Apis are called (design §3.10).
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use aftershock_core::name::{Api, Operation, Service};
 use aftershock_core::template::{Matcher, Template, grpc_operation};
@@ -135,7 +135,7 @@ fn named_by(authority: &str) -> Service {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => authority,
     };
-    let is_address = host.starts_with('[') || host.parse::<std::net::IpAddr>().is_ok();
+    let is_address = host.starts_with('[') || [host, authority].iter().any(|text| text.parse::<IpAddr>().is_ok());
     let name = if is_address { None } else { host.to_ascii_lowercase().parse().ok() };
     name.unwrap_or_else(|| UNKNOWN.parse().expect("the name of a service"))
 }
