@@ -1,39 +1,7 @@
 //! Scripted exchanges over HTTP/1, compared byte by byte.
 
-use crate::support::brain::Chain;
-use crate::support::sidecar::{Board, Sidecar};
-use crate::support::wire::{Ended, Origin, Seen, Step, client, send, until};
-
-/// Makes the exchange three times; what the client and the origin saw of it directly.
-fn same(client_script: &[Step], origin_script: &[Step]) -> (Seen, Seen) {
-    let origin = || Origin::start(vec![origin_script.to_vec()]);
-    let one = |seen: Vec<Seen>| seen.into_iter().next().expect("one connection");
-
-    let direct = origin();
-    let seen_by_client = client(direct.address, client_script);
-    let seen_by_origin = one(direct.seen());
-
-    let board = Board::default();
-    let through = origin();
-    let sidecar = Sidecar::recording(&[through.address], &board);
-    assert_eq!(client(sidecar.address, client_script), seen_by_client, "the client, through a sidecar");
-    assert_eq!(one(through.seen()), seen_by_origin, "the origin, through a sidecar");
-    drop(sidecar);
-
-    let through = origin();
-    let chain = Chain::start(through.address);
-    assert_eq!(client(chain.address, client_script), seen_by_client, "the client, through two real sidecars");
-    let edited = one(through.seen());
-    let kept = Seen { bytes: without_ours(&edited.bytes), ended: edited.ended };
-    assert_eq!(kept, seen_by_origin, "the origin, through two real sidecars");
-    (seen_by_client, seen_by_origin)
-}
-
-/// Bytes without the field lines that are ours to add.
-fn without_ours(bytes: &[u8]) -> Vec<u8> {
-    let ours = |line: &&[u8]| !line.starts_with(b"tracestate: aft=") && !line.starts_with(b"aftershock-hop: ");
-    bytes.split_inclusive(|b| *b == b'\n').filter(ours).flatten().copied().collect()
-}
+use crate::support::way::same;
+use crate::support::wire::{Ended, Step, send, until};
 
 const GET: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nX-Odd:  two  \r\nx-odd:three\r\n\r\n";
 const LAST: &str = "GET /last HTTP/1.1\r\nhost: h\r\nConnection: close\r\n\r\n";

@@ -1,9 +1,9 @@
 //! The same exchange with and without a sidecar, and faults on real sockets.
 //!
-//! Each exchange is made directly, through a driver whose decider lets everything pass, and through two sidecars as they
-//! run, the caller's and the callee's. Compared are status line, informational responses, names, values and order of header
-//! fields, body, trailers and the fate of both connections (design §3.9). Through the real sidecars the request that
-//! arrives may have our own fields in addition, nothing else.
+//! An exchange is made directly and on every other way that `support::way` knows: through a driver whose decider lets
+//! everything pass, and through the sidecars of caller and callee as they run, with and without a recorded round. Compared
+//! are status line, informational responses, names, values and order of header fields, body, trailers, the order of events
+//! and the fate of both connections (design §3.9). `docs/transparency.md` lists the cases.
 
 mod exchanges;
 mod faults;

@@ -9,6 +9,7 @@ use crate::support::peers::{
     GrpcServer, Nginx, curl, grpc_calls, grpc_stream, grpc_try, has_curl, has_grpc, has_nginx, present,
 };
 use crate::support::sidecar::{Board, Point, Sidecar};
+use crate::support::way::alike;
 use crate::support::wire::{Ended, Origin, Step, send, until};
 
 /// A gRPC answer that is a status alone, in either place where one may stand.
@@ -33,10 +34,6 @@ fn curl_sees_the_same_of_nginx() {
     if !(present(test, "curl", has_curl()) && present(test, "nginx-light", has_nginx())) {
         return;
     }
-    let nginx = Nginx::start();
-    let board = Board::default();
-    let sidecar = Sidecar::recording(&[nginx.address], &board);
-    let chain = Chain::start(nginx.address);
     let cases: [&[&str]; 17] = [
         &["@/small.txt"],
         &["--head", "@/small.txt"],
@@ -58,31 +55,29 @@ fn curl_sees_the_same_of_nginx() {
     ];
     let large = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(large.path(), vec![b'x'; 4096]).expect("a file");
-    let mut opened = 0;
-    for case in cases {
-        let of = |address: std::net::SocketAddr| {
+    alike(|stage| {
+        let nginx = Nginx::on(stage.listen());
+        let route = stage.lead_to(nginx.address);
+        let tracestate = stage.tracestate().map(|value| format!("tracestate: {value}"));
+        cases.map(|case| {
             let arguments: Vec<_> = case
                 .iter()
                 .map(|a| match a.strip_prefix('@') {
                     Some("LARGE") => format!("@{}", large.path().display()),
-                    Some(path) => format!("http://{address}{path}"),
+                    Some(path) => format!("http://{}{path}", route.address),
                     None => (*a).to_owned(),
                 })
                 .collect();
-            let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+            let tagged = tracestate.iter().flat_map(|line| ["--header", line]);
+            let arguments: Vec<_> = arguments.iter().map(String::as_str).chain(tagged).collect();
             // The authority differs by the port alone.
-            curl(&arguments).replace(&address.to_string(), "authority")
-        };
-        let direct = of(nginx.address);
-        assert!(direct.contains("HTTP/1."), "{case:?}: {direct}");
-        assert_eq!(of(sidecar.address), direct, "{case:?}");
-        assert_eq!(of(chain.address), direct, "{case:?}");
-        opened += 1;
-    }
-    // Not one of them passed as something else than HTTP.
-    let log = board.log();
-    assert!(log.iter().filter(|l| l.contains(" request ")).count() > opened, "{log:?}");
-    assert!(!log.iter().any(|l| l.ends_with("opaque")), "{log:?}");
+            let seen = stage.as_client(|| curl(&arguments)).replace(&route.address.to_string(), "authority");
+            assert!(seen.contains("HTTP/1."), "{case:?}: {seen}");
+            // Not one of them passed as something else than HTTP.
+            assert!(!stage.log().iter().any(|l| l.ends_with("opaque")), "{case:?}: {:?}", stage.log());
+            seen
+        })
+    });
 }
 
 #[test]

@@ -1,22 +1,25 @@
-//! Two sidecars as they run: the caller's before the callee's, registered with the same keys.
+//! Sidecars as they run, with their brain: the caller's and the callee's, registered with the same keys, a round armed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aftershock_core::hop::{HopKey, Keyring};
-use aftershock_core::id::ObserverId;
+use aftershock_core::id::{ObserverId, Token};
 use aftershock_core::name::Service;
-use aftershock_core::wire::{FromController, PROTOCOL, Registry};
+use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
 use aftershock_proxy::config::Config;
-use aftershock_proxy::exchange::Decider;
+use aftershock_proxy::exchange::{Decider, Door};
 use aftershock_proxy::sidecar::Sidecar as Brain;
 
 use super::sidecar::Sidecar;
 
-/// An application's way to a callee with a sidecar at either end.
+/// The live round of these sidecars.
+pub(crate) const TOKEN: Token = Token(0xa11ce);
+
+/// An application's way to a callee with a sidecar at either end: what gRPC and other clients of their own are given.
 pub(crate) struct Chain {
     pub(crate) address: SocketAddr,
     _caller: Sidecar,
@@ -25,19 +28,52 @@ pub(crate) struct Chain {
 
 impl Chain {
     pub(crate) fn start(origin: SocketAddr) -> Self {
-        let callee = Sidecar::start(&[origin], move |listen| {
-            brain(&format!("service: back\ninbound:\n  - listen: {listen}\n    to: {origin}\n"), listen, 1)
-        });
-        let back = callee.address;
-        let caller = Sidecar::start(&[back], move |listen| {
-            let text =
-                format!("service: front\noutbound:\n  - listen: {listen}\n    callee: back\n    to: [\"{back}\"]\n");
-            brain(&text, back, 2)
-        });
-        Self { address: caller.address, _caller: caller, _callee: callee }
+        let callee = Back::before(origin).start();
+        let caller = Front { back: callee.address }.start();
+        Self { address: caller.addresses[1], _caller: caller, _callee: callee }
     }
 }
 
+/// The sidecar of the service `back`.
+pub(crate) struct Back {
+    origin: SocketAddr,
+}
+
+impl Back {
+    pub(crate) fn before(origin: SocketAddr) -> Self {
+        Self { origin }
+    }
+
+    pub(crate) fn start(self) -> Sidecar {
+        let Self { origin } = self;
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listen = listener.local_addr().expect("a bound socket");
+        let text = format!("service: back\ninbound:\n  - listen: {listen}\n    to: {origin}\n");
+        Sidecar::run(vec![(Door::Inbound(0), listener, vec![origin])], move || brain(&text, listen, 1))
+    }
+}
+
+/// The sidecar of the service `front`, which calls `back`. The first of its addresses leads into `front`, an application that
+/// hands on every byte to its sidecar's way out; the second is that way out.
+pub(crate) struct Front {
+    pub(crate) back: SocketAddr,
+}
+
+impl Front {
+    pub(crate) fn start(self) -> Sidecar {
+        let Self { back } = self;
+        let [inbound, outbound] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let [listen, out] = [&inbound, &outbound].map(|socket| socket.local_addr().expect("a bound socket"));
+        let text = format!(
+            "service: front\ninbound:\n  - listen: {listen}\n    to: {out}\n\
+             outbound:\n  - listen: {out}\n    callee: back\n    to: [\"{back}\"]\n"
+        );
+        let ports = vec![(Door::Inbound(0), inbound, vec![out]), (Door::Outbound(0), outbound, vec![back])];
+        Sidecar::run(ports, move || brain(&text, back, 2))
+    }
+}
+
+/// A registered brain with an armed round, `back` being the address of the service of that name.
 fn brain(text: &str, back: SocketAddr, observer: u64) -> Rc<RefCell<dyn Decider>> {
     let text = format!("apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\n{text}");
     let config = Config::parse("test.yaml", &text).expect("a well-formed configuration");
@@ -62,5 +98,7 @@ fn brain(text: &str, back: SocketAddr, observer: u64) -> Rc<RefCell<dyn Decider>
         late: Vec::new(),
     };
     brain.on_control(welcome, Instant::now());
+    // Nobody renews the lease.
+    brain.on_control(FromController::Arm(Arm::clean(TOKEN, Duration::from_secs(3600))), Instant::now());
     Rc::new(RefCell::new(brain))
 }

@@ -3,4 +3,5 @@
 pub(crate) mod brain;
 pub(crate) mod peers;
 pub(crate) mod sidecar;
+pub(crate) mod way;
 pub(crate) mod wire;

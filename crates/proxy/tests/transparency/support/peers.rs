@@ -72,11 +72,9 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// The listening socket is ours and inherited, so nobody else can take the port and connections are
-    /// accepted from the start.
-    pub(crate) fn start() -> Self {
+    /// With an inherited socket.
+    pub(crate) fn on(listener: std::net::TcpListener) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
         let root = folder.path().join("root");
         std::fs::create_dir(&root).expect("a folder");

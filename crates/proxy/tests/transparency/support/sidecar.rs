@@ -199,38 +199,46 @@ enum Control {
     Stop,
 }
 
-/// A running driver with one listener.
+/// A running driver.
 pub(crate) struct Sidecar {
+    /// Of the first listener.
     pub(crate) address: SocketAddr,
+    /// Of all.
+    pub(crate) addresses: Vec<SocketAddr>,
     control: mpsc::UnboundedSender<Control>,
     thread: Option<thread::JoinHandle<()>>,
     /// Where the kernel tells what the thread has used.
     accounting: PathBuf,
 }
 
+/// A listening socket of a driver: which it is, and the upstreams behind it.
+pub(crate) type Port = (Door, std::net::TcpListener, Vec<SocketAddr>);
+
 impl Sidecar {
     /// Passes everything to `upstreams` and writes it on `board`.
     pub(crate) fn recording(upstreams: &[SocketAddr], board: &Board) -> Self {
         let board = board.clone();
-        Self::start(upstreams, move |_| Rc::new(RefCell::new(Recorder::new(board))))
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let ports = vec![(Door::Inbound(0), listener, upstreams.to_vec())];
+        Self::run(ports, move || Rc::new(RefCell::new(Recorder::new(board))))
     }
 
-    /// Starts a driver whose decider is made by `decider`, on the driver's thread, for a listener at that address.
-    pub(crate) fn start(
-        upstreams: &[SocketAddr],
-        decider: impl FnOnce(SocketAddr) -> Rc<RefCell<dyn Decider>> + Send + 'static,
-    ) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        listener.set_nonblocking(true).expect("a socket");
-        let address = listener.local_addr().expect("a bound socket");
+    /// Starts a driver whose decider is made by `decider`, on the driver's thread.
+    pub(crate) fn run(ports: Vec<Port>, decider: impl FnOnce() -> Rc<RefCell<dyn Decider>> + Send + 'static) -> Self {
+        let addresses: Vec<_> =
+            ports.iter().map(|(_, socket, _)| socket.local_addr().expect("a bound socket")).collect();
         let (control, mut words) = mpsc::unbounded_channel();
         let (ready, started) = std::sync::mpsc::channel();
-        let upstreams: Vec<_> = upstreams.iter().map(|a| (*a).into()).collect();
         let thread = thread::spawn(move || {
             ready.send(std::fs::read_link("/proc/thread-self").expect("a Linux kernel")).expect("the test waits");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             tokio::task::LocalSet::new().block_on(&runtime, async move {
-                let socket = tokio::net::TcpListener::from_std(listener).expect("a socket");
+                let listeners = ports.into_iter().map(|(door, socket, upstreams)| {
+                    socket.set_nonblocking(true).expect("a socket");
+                    let socket = tokio::net::TcpListener::from_std(socket).expect("a socket");
+                    Listener { door, socket, upstreams: upstreams.into_iter().map(Into::into).collect() }
+                });
+                let listeners = listeners.collect();
                 let (router, stop) = (Router::new(), Stop::new());
                 let (ends, routes) = (stop.clone(), router.clone());
                 tokio::task::spawn_local(async move {
@@ -242,12 +250,11 @@ impl Sidecar {
                     }
                     ends.stop();
                 });
-                let listeners = vec![Listener { door: Door::Inbound(0), socket, upstreams }];
-                serve(listeners, decider(address), router, stop, Duration::from_secs(5)).await;
+                serve(listeners, decider(), router, stop, Duration::from_secs(5)).await;
             });
         });
         let accounting = PathBuf::from("/proc").join(started.recv().expect("the thread runs"));
-        Self { address, control, thread: Some(thread), accounting }
+        Self { address: addresses[0], addresses, control, thread: Some(thread), accounting }
     }
 
     /// Delivers a resume from outside of any link.

@@ -61,6 +61,11 @@ pub(crate) fn until(bytes: &'static str) -> Step {
     Step::Until(bytes)
 }
 
+/// All that a peer sends that follows `script` to its end.
+pub(crate) fn sent(script: &[Step]) -> Vec<u8> {
+    script.iter().flat_map(|step| if let Step::Send(bytes) = step { &bytes[..] } else { &[] }).copied().collect()
+}
+
 /// Connects and follows `script`.
 pub(crate) fn client(address: SocketAddr, script: &[Step]) -> Seen {
     follow(connect(address), script)
@@ -87,7 +92,10 @@ pub(crate) struct Origin {
 
 impl Origin {
     pub(crate) fn start(scripts: Vec<Vec<Step>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self::on(TcpListener::bind("127.0.0.1:0").expect("a free port"), scripts)
+    }
+
+    pub(crate) fn on(listener: TcpListener, scripts: Vec<Vec<Step>>) -> Self {
         let address = listener.local_addr().expect("a bound socket");
         // Accepting obeys it as well.
         SockRef::from(&listener).set_read_timeout(Some(HANG)).expect("a timeout");
