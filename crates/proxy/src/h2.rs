@@ -61,7 +61,7 @@ use crate::exchange::{Editor, Fate, Interceptor, Output, PeerEnd, Resume, Stream
 use crate::hpack::{Decoder, Encoder, HeaderList};
 use flow::{Account, DEFAULT_WINDOW};
 use frame::{Frame, Reader, Violation, code, flag, kind};
-use ids::{IdMap, Ids};
+use ids::{Crossing, IdMap, Ids};
 use settings::Settings;
 use stream::{Stream, Way};
 
@@ -81,6 +81,9 @@ pub const DRAIN_LIMIT: usize = 1 << 20;
 pub const CONTROL_BUDGET: u32 = 10_000;
 /// Unwritten octets towards a peer after which the other peer is not read.
 const OUTPUT_LIMIT: usize = 256 << 10;
+
+/// The bits of an identifier.
+const MAX_ID: u32 = 0x7fff_ffff;
 
 /// One direction's step: a violation is a connection error of the peer whose frame was handled.
 type Step = Result<(), Violation>;
@@ -109,6 +112,8 @@ struct Side {
 struct Block {
     stream: u32,
     end: bool,
+    /// Its priority names its own stream.
+    on_itself: bool,
     frames: usize,
 }
 
@@ -172,6 +177,8 @@ pub struct Link {
     up_open: usize,
     /// The upstream's GOAWAY as the application got it, unless it was only a warning.
     goaway: Option<u32>,
+    /// Streams that were closed towards the application while it could not know that yet.
+    crossing: Crossing,
     /// What was made for the application before the upstream's SETTINGS came.
     early: BytesMut,
     /// What would have gone to an upstream that is gone.
@@ -217,6 +224,7 @@ impl Link {
             last_app: 0,
             up_open: 0,
             goaway: None,
+            crossing: Crossing::default(),
             early: BytesMut::new(),
             nowhere: BytesMut::new(),
             app_ended: false,
@@ -316,7 +324,10 @@ impl Link {
             (kind::HEADERS, _) => self.headers(way, frame, decide),
             (kind::CONTINUATION, _) => self.continuation(way, frame, decide),
             (kind::PRIORITY, _) => {
-                frame.exactly::<5>()?;
+                let [dependency @ .., _] = frame.exactly::<5>()?;
+                if frame.stream == 0 || frame.stream == u32::from_be_bytes(dependency) & MAX_ID {
+                    return Err(Violation::protocol("PRIORITY of no stream or on itself"));
+                }
                 self.sender(way).spend()
             }
             (kind::RST_STREAM, Way::Up) => self.request_reset(frame, decide),
@@ -333,16 +344,20 @@ impl Link {
 
     fn headers(&mut self, way: Way, frame: &Frame<'_>, decide: &mut dyn Interceptor) -> Step {
         let mut fragment = frame.unpadded()?;
+        let mut on_itself = false;
         if frame.flags & flag::PRIORITY != 0 {
-            fragment = fragment.get(5..).ok_or(Violation::size("HEADERS too short for its priority"))?;
+            let (priority, rest) =
+                fragment.split_at_checked(5).ok_or(Violation::size("HEADERS too short for its priority"))?;
+            on_itself = frame::u32_at(priority, 0) & MAX_ID == frame.stream;
+            fragment = rest;
         }
-        let end = frame.flags & flag::END_STREAM != 0;
+        let block = Block { stream: frame.stream, end: frame.flags & flag::END_STREAM != 0, on_itself, frames: 1 };
         if frame.flags & flag::END_HEADERS != 0 {
-            return self.block(way, frame.stream, end, fragment, decide);
+            return self.block(way, block, fragment, decide);
         }
         let side = self.sender(way);
         side.fragments.extend_from_slice(fragment);
-        side.block = Some(Block { stream: frame.stream, end, frames: 1 });
+        side.block = Some(block);
         Ok(())
     }
 
@@ -357,17 +372,19 @@ impl Link {
         if frame.flags & flag::END_HEADERS == 0 {
             return Ok(());
         }
-        let Block { stream, end, .. } = *block;
+        let block = *block;
         side.block = None;
         let fragments = std::mem::take(&mut side.fragments);
-        self.block(way, stream, end, &fragments, decide)
+        self.block(way, block, &fragments, decide)
     }
 
     /// A complete header block. Decoded first: the tables must stay in step whatever the stream is.
-    fn block(&mut self, way: Way, stream: u32, end: bool, block: &[u8], decide: &mut dyn Interceptor) -> Step {
+    fn block(&mut self, way: Way, block: Block, fragments: &[u8], decide: &mut dyn Interceptor) -> Step {
+        let Block { stream, end, .. } = block;
         let mut list = std::mem::take(&mut self.list);
-        let result = match self.sender(way).decoder.decode(block, &mut list) {
+        let result = match self.sender(way).decoder.decode(fragments, &mut list) {
             Ok(()) if stream == 0 => Err(Violation::protocol("HEADERS on stream 0")),
+            Ok(()) if way == Way::Up && block.on_itself => self.refuse_block(stream, end, decide),
             Ok(()) if way == Way::Up => self.request_block(stream, end, &list, decide),
             Ok(()) => self.response_block(stream, end, &list, decide),
             Err(crate::hpack::Error::ListTooLarge(_)) => Err(Violation::calm("header list too large")),

@@ -4,11 +4,11 @@ use super::flow::MAX_WINDOW;
 use super::frame::{self, Frame, Violation, code, flag, kind};
 use super::settings::Announced;
 use super::stream::{Part, Request, Response, Way};
-use super::{Link, Step, deliver::opposite};
+use super::{Link, MAX_ID, Step, deliver::opposite};
 use crate::exchange::{Closed, Fate, Interceptor, PeerEnd, Refusal, StreamId};
 
 /// The last stream of a GOAWAY that only warns of one to come (RFC 9113 §6.8).
-const WARNING: u32 = 0x7fff_ffff;
+const WARNING: u32 = MAX_ID;
 
 impl Link {
     pub(super) fn settings(&mut self, way: Way, frame: &Frame<'_>, decide: &mut dyn Interceptor) -> Step {

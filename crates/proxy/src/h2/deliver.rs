@@ -468,6 +468,9 @@ impl Link {
         self.discard(Way::Up, id);
         self.discard(Way::Down, id);
         let Some(stream) = self.streams.remove(&id) else { return };
+        if !stream.app_ended {
+            self.crossing.insert(id);
+        }
         if stream.upstream == 0 {
             self.priorities.retain(|(waiting, _)| *waiting != id);
         }

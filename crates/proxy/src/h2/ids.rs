@@ -11,6 +11,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Runs kept. Beyond that the oldest are only known by their largest identifier.
 const MAX_RUNS: usize = 256;
 
+/// Streams kept by [`Crossing`].
+const MAX_CROSSING: usize = 1024;
+
 /// Multiplicative hashing: identifiers are small, and each peer chooses its own at most in order.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct IdHasher(u64);
@@ -34,6 +37,36 @@ impl Hasher for IdHasher {
 
 /// A map by stream identifier.
 pub(crate) type IdMap<T> = HashMap<u32, T, BuildHasherDefault<IdHasher>>;
+
+/// Streams that were closed here while their sender could still send on them: what it sends until it knows is nobody's
+/// fault (RFC 9113 §5.1). On any other closed stream DATA and HEADERS are an error of the sender.
+#[derive(Debug, Default)]
+pub(crate) struct Crossing {
+    recent: VecDeque<u32>,
+    /// The largest identifier no longer kept; nothing is held against it, nor against smaller ones.
+    before: u32,
+}
+
+impl Crossing {
+    /// `id` was closed while its sender could send.
+    pub(crate) fn insert(&mut self, id: u32) {
+        if self.recent.len() == MAX_CROSSING
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            self.before = self.before.max(oldest);
+        }
+        self.recent.push_back(id);
+    }
+
+    /// Whether a frame on the closed stream `id` may have crossed its end on the way; `last`: none will after it.
+    pub(crate) fn allows(&mut self, id: u32, last: bool) -> bool {
+        let Some(at) = self.recent.iter().position(|known| *known == id) else { return id <= self.before };
+        if last {
+            self.recent.remove(at);
+        }
+        true
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Run {

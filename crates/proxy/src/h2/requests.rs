@@ -35,6 +35,9 @@ impl Link {
             return Ok(());
         }
         let Some(stream) = self.streams.get_mut(&id) else {
+            if !self.crossing.allows(id, end) {
+                return Err(Violation::new(code::STREAM_CLOSED, "HEADERS on a closed stream"));
+            }
             // Reset or answered here while these trailers were on their way.
             return self.app.spend();
         };
@@ -62,17 +65,43 @@ impl Link {
         Ok(())
     }
 
+    /// A block that cannot be taken as it is: of a new stream or of one that is open, which is reset.
+    pub(super) fn refuse_block(&mut self, id: u32, end: bool, decide: &mut dyn Interceptor) -> Step {
+        if id.is_multiple_of(2) {
+            return Err(Violation::protocol("HEADERS on a stream of the server"));
+        }
+        if id > self.last_app {
+            self.last_app = id;
+            self.refuse(id, end, code::PROTOCOL_ERROR);
+        } else if self.streams.contains_key(&id) {
+            self.stream_error(Way::Up, id, code::PROTOCOL_ERROR, decide);
+        }
+        self.app.spend()
+    }
+
+    /// A new stream that never becomes a request.
+    fn refuse(&mut self, id: u32, end: bool, code: u32) {
+        frame::put_reset(self.sink(Way::Down), id, code);
+        self.closed_early(id, end);
+    }
+
+    fn closed_early(&mut self, id: u32, end: bool) {
+        if !end {
+            self.crossing.insert(id);
+        }
+    }
+
     fn new_request(&mut self, id: u32, end: bool, list: &HeaderList, decide: &mut dyn Interceptor) {
         self.app.budget = super::CONTROL_BUDGET.max(self.app.budget);
         if self.goaway.is_some() || self.upstream_gone.is_some() {
             // The application knows, or is about to learn, that it was not processed.
-            return;
+            return self.closed_early(id, end);
         }
         let Ok(head) = head::request(list, end) else {
-            return frame::put_reset(self.sink(Way::Down), id, code::PROTOCOL_ERROR);
+            return self.refuse(id, end, code::PROTOCOL_ERROR);
         };
         if self.streams.len() >= STREAM_LIMIT {
-            return frame::put_reset(self.sink(Way::Down), id, code::REFUSED_STREAM);
+            return self.refuse(id, end, code::REFUSED_STREAM);
         }
         let connect = head.method == "CONNECT";
         let head_only = head.method == "HEAD";
@@ -138,8 +167,12 @@ impl Link {
             return Err(Violation::new(code::FLOW_CONTROL_ERROR, "the connection's window is overrun"));
         }
         let id = frame.stream;
+        let end = frame.flags & flag::END_STREAM != 0;
         let Some(id) = self.app_stream(id)? else {
             self.settle(Way::Up);
+            if !self.crossing.allows(id, end) {
+                frame::put_reset(self.sink(Way::Down), id, code::STREAM_CLOSED);
+            }
             return self.app.spend();
         };
         let settled = self.upstream.settings.settled();
@@ -152,7 +185,6 @@ impl Link {
         if !stream.up.receive(octets) && settled && octets > 0 {
             return Err(Violation::new(code::FLOW_CONTROL_ERROR, "a stream's window is overrun"));
         }
-        let end = frame.flags & flag::END_STREAM != 0;
         stream.app_ended = end;
         let (request, upstream) = (stream.request, stream.upstream);
         if octets == 0 && !end {
@@ -205,9 +237,12 @@ impl Link {
     pub(super) fn request_reset(&mut self, frame: &Frame<'_>, decide: &mut dyn Interceptor) -> Step {
         let code = u32::from_be_bytes(frame.exactly()?);
         let Some(id) = self.app_stream(frame.stream)? else {
+            self.crossing.allows(frame.stream, true);
             return self.app.spend();
         };
-        let unseen = self.streams.get(&id).is_some_and(|stream| stream.upstream == 0);
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        stream.app_ended = true;
+        let unseen = stream.upstream == 0;
         self.cancel_upstream(id, code);
         self.finish(id, Closed::ByApplication, decide);
         // The upstream cannot notice a flood of streams that are opened and reset while they are parked.

@@ -137,7 +137,7 @@ impl Link {
         let Some(id) = self.upstream_stream(frame.stream)? else {
             self.settle(Way::Down);
             self.drain(frame.stream, octets, end);
-            return Ok(());
+            return if octets == 0 && !end { self.upstream.spend() } else { Ok(()) };
         };
         let settled = self.app.settings.settled();
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };

@@ -104,7 +104,7 @@ fn padding_of_data_extension_frames_and_pings_pass_and_priority_does_not() {
     net.app(&frame_of(0x78, 0, 0, b"conn"));
     net.app(&ping(b"01234567", false));
     net.app(&frame_of(16, 0, 0, b"\0\0\0\x01u=1"));
-    net.app(&frame_of(2, 0, 1, &[0, 0, 0, 1, 9]));
+    net.app(&frame_of(2, 0, 1, &[0, 0, 0, 3, 9]));
     assert_eq!(
         net.seen_up(),
         ["DATA 1 padded 5", "TYPE119 1 3", "TYPE120 0 4", "PING 01234567", "PRIORITY 1"],
@@ -254,6 +254,10 @@ fn protocol_errors_of_the_application_are_a_goaway_with_the_right_code() {
         ("SETTINGS_ENABLE_PUSH of 2", settings(&[(2, 2)]), 1),
         ("PING of a wrong length", frame_of(6, 0, 0, &[0; 7]), 6),
         ("PING on a stream", frame_of(6, 0, 1, &[0; 8]), 1),
+        ("PRIORITY on stream 0", frame_of(2, 0, 0, &[0, 0, 0, 1, 9]), 1),
+        ("PRIORITY of a wrong length", frame_of(2, 0, 1, &[0; 4]), 6),
+        ("PRIORITY on itself", frame_of(2, 0, 7, &[0x80, 0, 0, 7, 9]), 1),
+        ("HEADERS too short for its priority", frame_of(1, 0x25, 3, &[0; 4]), 6),
         ("GOAWAY too short", frame_of(7, 0, 0, &[0; 7]), 6),
         ("PUSH_PROMISE", frame_of(5, 4, 1, &[0; 4]), 1),
         ("CONTINUATION alone", frame_of(9, 4, 1, &[]), 1),
@@ -275,6 +279,99 @@ fn protocol_errors_of_the_application_are_a_goaway_with_the_right_code() {
         net.link.upstream_end(PeerEnd::Eof, &mut net.script);
         assert!(net.calls().is_empty(), "{what}");
     }
+}
+
+/// RFC 9113 §5.1: who sent END_STREAM or RST_STREAM knows that the stream is closed.
+#[test]
+fn frames_on_a_stream_that_its_sender_closed_are_an_error() {
+    type Close = fn(&mut Net);
+    let closes: [(&str, Close); 3] = [
+        ("reset by the application", |net| {
+            net.request(1, false, "/");
+            net.app(&reset(1, 8));
+        }),
+        ("answered to the end", |net| {
+            net.request(1, true, "/");
+            net.up_headers(1, true, OK);
+        }),
+        ("reset by both", |net| {
+            net.request(1, false, "/");
+            net.up(&reset(1, 2));
+            net.app(&reset(1, 8));
+        }),
+    ];
+    for (what, close) in closes {
+        let mut net = Net::new();
+        close(&mut net);
+        net.seen_app();
+        net.seen_up();
+        net.app(&[window(1, 1), reset(1, 8), frame_of(2, 0, 1, &[0, 0, 0, 3, 9])].concat());
+        assert!(net.seen_app().is_empty(), "{what}: these may always come");
+        net.app(&data(1, false, b"late"));
+        assert_eq!(net.seen_app(), ["WINDOW 0 4", "RST 1 5"], "{what}");
+        net.app_headers(1, true, &[("t", "1")]);
+        assert_eq!(net.seen_app(), ["GOAWAY 1 5"], "{what}");
+        assert!(net.seen_up().is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn what_crossed_a_reset_on_its_way_is_no_error() {
+    type Close = fn(&mut Net);
+    let closes: [(&str, Close); 5] = [
+        ("reset by the upstream", |net| {
+            net.request(1, false, "/");
+            net.up(&reset(1, 2));
+        }),
+        ("answered and then told to stop", |net| {
+            net.request(1, false, "/");
+            net.up_headers(1, true, OK);
+            net.up(&reset(1, 0));
+        }),
+        ("replaced by a fault", |net| {
+            net.script.request.insert(1, Verdict::Act(unavailable()));
+            net.request(1, false, "/");
+        }),
+        ("malformed", |net| net.app_headers(1, false, &[(":method", "GET")])),
+        ("not processed", |net| {
+            net.up(&goaway(0, 0));
+            net.request(1, false, "/");
+        }),
+    ];
+    for (what, close) in closes {
+        let mut net = Net::new();
+        close(&mut net);
+        net.seen_app();
+        net.app(&data(1, false, b"late"));
+        assert_eq!(net.seen_app(), ["WINDOW 0 4"], "{what}");
+        net.app_headers(1, true, &[("t", "1")]);
+        assert!(net.seen_app().is_empty(), "{what}");
+        // That was the last of it.
+        net.app(&data(1, true, b"?"));
+        assert_eq!(net.seen_app(), ["WINDOW 0 1", "RST 1 5"], "{what}");
+    }
+}
+
+/// RFC 7540 §5.3.1; RFC 9113 has no word on it, but peers still refuse it.
+#[test]
+fn a_request_that_depends_on_itself_is_reset_without_a_call() {
+    let mut net = Net::new();
+    let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/"), ("x", "indexed")];
+    let block = block_of(&mut net.app_encoder, &fields);
+    let payload = [&[0x80, 0, 0, 1, 5][..], &block].concat();
+    net.app(&frame_of(1, 0x21, 1, &payload[..7]));
+    net.app(&frame_of(9, 0x4, 1, &payload[7..]));
+    assert_eq!(net.seen_app(), ["RST 1 1"]);
+    assert!(net.calls().is_empty());
+    // The tables are in step.
+    net.app_headers(3, true, &fields);
+    assert_eq!(net.seen_up(), ["HEADERS 1 end :method=GET :scheme=http :path=/ x=indexed"]);
+    // Trailers as well.
+    net.request(5, false, "/");
+    let trailers = block_of(&mut net.app_encoder, &[("t", "1")]);
+    net.app(&frame_of(1, 0x25, 5, &[&[0, 0, 0, 5, 5][..], &trailers].concat()));
+    assert_eq!(net.seen_app(), ["RST 5 1"]);
+    assert_eq!(net.decisions().last().unwrap(), "closed 5 ByApplication");
 }
 
 #[test]

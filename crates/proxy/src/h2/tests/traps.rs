@@ -89,9 +89,9 @@ fn trap_1_the_applications_goaway_passes_and_priorities_do_not() {
     net.app(&goaway(0, 0));
     assert_eq!(net.seen_up(), ["GOAWAY 0 0"]);
     let block = block_of(&mut net.app_encoder, &[(":method", "GET"), (":scheme", "http"), (":path", "/")]);
-    // HEADERS with padding and a dependency on stream 1 itself.
+    // HEADERS with padding and a dependency on what will be stream 1 at the upstream.
     let payload = [&[2][..], &[0, 0, 0, 1, 5], &block, &[0, 0]].concat();
-    net.app(&frame_of(1, 0x2d, 1, &payload));
+    net.app(&frame_of(1, 0x2d, 3, &payload));
     assert_eq!(net.seen_up(), ["HEADERS 1 end :method=GET :scheme=http :path=/"]);
 }
 
