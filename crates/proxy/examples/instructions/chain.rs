@@ -2,14 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use aftershock_core::event::{ApiRef, CountedEvent, Event, EventKind, OutcomeFilter};
 use aftershock_core::hop::{HopKey, Keyring};
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::name::Service;
+use aftershock_core::otlp;
+use aftershock_core::plan::{Rule, Side};
+use aftershock_core::span::{CallSpan, PassedBy};
 use aftershock_core::w3c::{Member, TraceParent};
-use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
+use aftershock_core::wire::{Arm, FromController, FromSidecar, PROTOCOL, Registry};
 use aftershock_proxy::config::Config;
 use aftershock_proxy::exchange::{Decider, Door, Editor, LinkId};
 use aftershock_proxy::sidecar::Sidecar;
@@ -22,6 +27,12 @@ use crate::{Protocol, Scenario, Traffic, measured};
 
 /// The round to which recorded traffic belongs.
 const ROUND: Token = Token(0x5eed_0000_0000_0001);
+/// Exchanges of one declared execution.
+const DECLARED: u64 = 100;
+/// Spans that are encoded at once.
+const BATCH: usize = 100;
+/// Longer than any run.
+const LEASE: Duration = Duration::from_secs(3600);
 /// Time between two exchanges. With the linger time of 30 s this many are remembered, far below any limit.
 const PACE: Duration = Duration::from_millis(10);
 
@@ -83,7 +94,9 @@ impl Link {
 pub(crate) struct Chain {
     links: Vec<Link>,
     brains: Vec<Rc<RefCell<Sidecar>>>,
-    tagged: bool,
+    traffic: Traffic,
+    /// What waits to be encoded for the collector.
+    spans: Vec<CallSpan>,
     now: Instant,
     exchanges: u64,
 }
@@ -94,7 +107,8 @@ impl Chain {
         let mut chain = Self {
             links: Vec::new(),
             brains: Vec::new(),
-            tagged: scenario.traffic == Traffic::Recorded,
+            traffic: scenario.traffic,
+            spans: Vec::new(),
             now,
             exchanges: 0,
         };
@@ -102,7 +116,11 @@ impl Chain {
             if scenario.traffic == Traffic::Editors {
                 return Ok(Rc::new(RefCell::new(Pass::default())));
             }
-            let brain = Rc::new(RefCell::new(brain(service, listeners, now)?));
+            let arm = match scenario.traffic {
+                Traffic::Matched => guarded()?,
+                _ => Arm::clean(ROUND, LEASE),
+            };
+            let brain = Rc::new(RefCell::new(brain(service, listeners, arm, now)?));
             chain.brains.push(brain.clone());
             Ok(brain)
         };
@@ -124,34 +142,54 @@ impl Chain {
     pub(crate) fn exchange(&mut self) -> anyhow::Result<()> {
         self.exchanges += 1;
         self.now += PACE;
-        let mut context = client_context(self.exchanges, self.tagged);
+        let mut context = client_context(self.exchanges, self.traffic);
         for link in &mut self.links {
             context = link.request(&context, self.now)?;
         }
         for link in self.links.iter_mut().rev() {
             link.respond(self.now)?;
         }
-        let spans: usize = self.brains.iter().map(|brain| brain.borrow_mut().take_spans().len()).sum();
-        let expected = if self.tagged { self.links.len() } else { 0 };
-        anyhow::ensure!(spans == expected, "{spans} spans, expected {expected}");
+        let before = self.spans.len();
+        for brain in &self.brains {
+            measured(|| self.spans.extend(brain.borrow_mut().take_spans()));
+        }
+        let spans = &self.spans[before..];
+        let recorded = matches!(self.traffic, Traffic::Recorded | Traffic::Matched);
+        let expected = if recorded { self.links.len() } else { 0 };
+        anyhow::ensure!(spans.len() == expected, "{} spans, expected {expected}", spans.len());
+        if self.traffic == Traffic::Matched {
+            let passed = |span: &CallSpan| matches!(&span.passes[..], [pass] if pass.passed_by == Some(PassedBy::GuardFalse(vec![0])));
+            anyhow::ensure!(spans.iter().all(passed), "a request was not at the target, or its guard was true");
+        }
+        if self.spans.len() >= BATCH {
+            if self.traffic == Traffic::Matched {
+                measured(|| drop(black_box(otlp::encode(&self.spans))));
+            }
+            self.spans.clear();
+        }
         Ok(())
     }
 }
 
 /// What a client sends beside its request.
-fn client_context(number: u64, tagged: bool) -> Context {
+fn client_context(number: u64, traffic: Traffic) -> Context {
     let trace_id = u128::from(splitmix(number)) << 64 | u128::from(number);
     let parent = TraceParent { version: 0, trace_id, parent_id: number, flags: 1 };
     let mut context = vec![("traceparent".to_owned(), parent.to_string())];
-    if tagged {
-        let member = Member { execution: ExecutionId(0), call: CallId(0), token: ROUND, check: parent.check() };
+    let execution = match traffic {
+        Traffic::Editors | Traffic::Ordinary => None,
+        Traffic::Recorded => Some(ExecutionId(0)),
+        Traffic::Matched => Some(ExecutionId(1 + number / DECLARED)),
+    };
+    if let Some(execution) = execution {
+        let member = Member { execution, call: CallId(0), token: ROUND, check: parent.check() };
         context.push(("tracestate".to_owned(), format!("{}={member}", Member::KEY)));
     }
     context
 }
 
 /// A brain that a controller has registered, and armed with a round that records.
-fn brain(service: &str, listeners: &str, now: Instant) -> anyhow::Result<Sidecar> {
+fn brain(service: &str, listeners: &str, arm: Arm, now: Instant) -> anyhow::Result<Sidecar> {
     let text = format!(
         "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: {service}\n\
          templates: ['POST /cart/{{id}}/items', 'GET /cart/{{id}}']\n{listeners}"
@@ -177,8 +215,35 @@ fn brain(service: &str, listeners: &str, now: Instant) -> anyhow::Result<Sidecar
     let welcome =
         FromController::Welcome { protocol: PROTOCOL, version: String::new(), keys, registry, late: Vec::new() };
     brain.on_control(welcome, now);
-    brain.on_control(FromController::Arm(Arm::clean(ROUND, Duration::from_secs(3600))), now);
+    brain.on_control(FromController::Arm(arm), now);
+    anyhow::ensure!(brain.take_control().contains(&FromSidecar::Armed { token: ROUND }), "the round was not armed");
     Ok(brain)
+}
+
+/// A round with a rule for every request to the origin, whose guard waits for what never happens.
+fn guarded() -> anyhow::Result<Arm> {
+    let apis = BTreeSet::from(["origin POST /cart/{id}/items".parse()?, "origin shop.Cart/AddItem".parse()?]);
+    let never = Event {
+        event: EventKind::RequestSent,
+        api: ApiRef::Api("stock shop.Stock/Reserve".parse()?),
+        caller: None,
+        outcome: OutcomeFilter::Any,
+    };
+    let rule = Rule {
+        index: 0,
+        service: "origin".parse()?,
+        side: Side::Callee,
+        apis,
+        tfic: serde_json::from_value(serde_json::json!({
+            "target": {"api": "group:cart", "k": "first", "phase": "request"},
+            "fault": "abort",
+            "guard": {"after": [{"event": "request-sent", "api": "stock shop.Stock/Reserve", "count": 1}]},
+        }))?,
+        arbitrated: false,
+    };
+    let ApiRef::Api(api) = never.api.clone() else { anyhow::bail!("an Api was named") };
+    let counted = CountedEvent { event: never, apis: BTreeSet::from([api]) };
+    Ok(Arm { rules: vec![rule], events: vec![counted], ..Arm::clean(ROUND, LEASE) })
 }
 
 /// A permutation of the numbers; none that is used here becomes zero.
