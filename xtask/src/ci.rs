@@ -11,6 +11,8 @@ use crate::{run, schemas, tidy};
 const PEERS: &[(&str, &str)] = &[
     ("curl", "/usr/bin/curl"),
     ("nghttp2-client", "/usr/bin/nghttp"),
+    ("nghttp2-proxy", "/usr/sbin/nghttpx"),
+    ("nghttp2-server", "/usr/sbin/nghttpd"),
     ("nginx-light", "/usr/sbin/nginx"),
     ("postgresql", "/usr/bin/pg_ctlcluster"),
     ("python3-grpcio", "/usr/lib/python3/dist-packages/grpc/__init__.py"),
@@ -21,7 +23,9 @@ const PEERS: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    let missing = peers();
+    let mut missing = peers();
+    step("peers from registries");
+    missing.extend(crate::peers::install());
     step("format");
     run::pass(&mut run::cargo(&["fmt", "--all", "--check"]))?;
     step("lints");

@@ -5,6 +5,7 @@
 mod bench;
 mod ci;
 mod exactness;
+mod peers;
 mod run;
 mod schemas;
 mod tidy;
@@ -28,6 +29,8 @@ enum Command {
     /// As root on Debian it installs the packages whose programs the tests talk to; elsewhere it names them, and the
     /// tests that need them skip aloud. The last line counts what ran and what was skipped.
     Ci,
+    /// Install the peers of the transparency tests that come from npm and Go modules, into the target folder.
+    Peers,
     /// Check the house rules that neither the compiler nor clippy knows.
     Tidy,
     /// Write the JSON schemas of the file kinds into `schemas/`.
@@ -47,6 +50,10 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Ci => ci::run(),
+        Command::Peers => match peers::install().as_slice() {
+            [] => Ok(()),
+            missing => Err(anyhow::anyhow!("some peers are missing: {}", missing.join(", "))),
+        },
         Command::Tidy => tidy::run(),
         Command::Schemas { check } => schemas::run(check),
         Command::Exactness(exactness) => exactness::run(&exactness),

@@ -18,7 +18,7 @@ pub(crate) fn present(test: &str, package: &str, found: bool) -> bool {
     }
     assert!(
         std::env::var_os("AFTERSHOCK_REQUIRE_PEERS").is_none_or(|v| v != "1"),
-        "{test} needs the Debian package {package}"
+        "{test} needs {package}: a Debian package, or what `cargo xtask peers` installs"
     );
     eprintln!("SKIPPED {test}: needs {package}");
     false
@@ -38,6 +38,25 @@ pub(crate) fn has_curl() -> bool {
 
 pub(crate) fn has_nginx() -> bool {
     installed("nginx").is_some()
+}
+
+pub(crate) fn has_nghttp() -> bool {
+    installed("nghttp").is_some()
+}
+
+pub(crate) fn has_nghttpd() -> bool {
+    installed("nghttpd").is_some()
+}
+
+/// A file below the folder that `cargo xtask peers` installs into.
+fn peer(file: &str) -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    test.ancestors().map(|folder| folder.join("peers").join(file)).find(|file| file.exists())
+}
+
+/// A program that `cargo xtask peers` has built.
+pub(crate) fn from_registry(program: &str) -> Option<PathBuf> {
+    peer(&format!("bin/{program}"))
 }
 
 /// Python with gRPC, from the distribution.
@@ -110,6 +129,47 @@ impl Drop for Nginx {
         // The master ends its worker only if it is asked to.
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// nghttp2's server, with a small and a large file.
+pub(crate) struct Nghttpd {
+    pub(crate) address: SocketAddr,
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Nghttpd {
+    /// It cannot inherit a socket, so somebody else may take the port before it does: then it gets another.
+    pub(crate) fn start(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("small.txt"), "small\n").expect("a file");
+        std::fs::write(folder.path().join("large.txt"), vec![b'x'; 1 << 20]).expect("a file");
+        loop {
+            let address = super::wire::nobody();
+            let mut child = Command::new(installed("nghttpd").expect("nghttpd is present"))
+                .args(["--no-tls", "--address=127.0.0.1", "--htdocs"])
+                .arg(folder.path())
+                .args(options)
+                .arg(address.port().to_string())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("nghttpd runs");
+            while child.try_wait().expect("a child").is_none() {
+                if std::net::TcpStream::connect(address).is_ok() {
+                    return Self { address, child, _folder: folder };
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl Drop for Nghttpd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
