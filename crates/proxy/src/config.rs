@@ -76,6 +76,8 @@ pub struct Config {
     pub record: Record,
     /// How long an ended call may still be named as a parent.
     pub linger: Duration,
+    /// Where operators ask; a loopback address.
+    pub admin: Option<SocketAddr>,
 }
 
 /// Where the controller is, and what this sidecar shows it.
@@ -200,6 +202,9 @@ pub struct SidecarFile {
     /// How long an ended call may still be named as a parent; 30s if left out.
     #[serde(default)]
     linger: Option<Spanned<Interval>>,
+    /// Where `/livez`, `/readyz` and `/metrics` are asked for, `127.0.0.1:port` or `[::1]:port`; nowhere if left out.
+    #[serde(default)]
+    admin: Option<Spanned<String>>,
 }
 
 /// Where the controller is, in short or in full.
@@ -356,6 +361,7 @@ impl Source<'_> {
             let to = entry.to.iter().map(|to| self.upstream(to, listen)).collect::<Result<_, _>>()?;
             outbound.push(Outbound { listen, callee: entry.callee, to, host: entry.host });
         }
+        let admin = file.admin.as_ref().map(|admin| self.admin(admin, &mut taken)).transpose()?;
         let linger = match &file.linger {
             Some(linger) if linger.0 > MAX_LINGER => {
                 return Err(self.error(linger, format!("expected at most {}", Interval(MAX_LINGER))));
@@ -379,6 +385,7 @@ impl Source<'_> {
             health_paths: self.health_paths(&file.health_paths)?,
             record: file.record,
             linger,
+            admin,
         })
     }
 
@@ -391,6 +398,17 @@ impl Source<'_> {
             return Err(self.error(text, format!("expected each listener once, found {address} again")));
         }
         Ok(address)
+    }
+
+    /// Whoever can connect there may ask everything, so it is this machine only.
+    fn admin(&self, text: &Spanned<String>, taken: &mut BTreeMap<SocketAddr, ()>) -> Result<SocketAddr, Located> {
+        let address = self.listen(text, taken)?;
+        if address.ip().to_canonical().is_loopback() {
+            return Ok(address);
+        }
+        let message =
+            format!("expected a loopback address, `127.0.0.1:{0}` or `[::1]:{0}`, found {address}", address.port());
+        Err(self.error(text, message))
     }
 
     /// Where a listener's connections go on to. Its own address would make each connection one more without end.
@@ -532,6 +550,7 @@ templates: ["GET /product/{id}"]
 health_paths: ["/healthz"]
 record: all
 linger: 5s
+admin: 127.0.0.1:15020
 "#;
 
     fn complaint(text: &str) -> (Option<u32>, Option<u32>, String) {
@@ -553,6 +572,7 @@ linger: 5s
         assert!(config.relay.contains("legacy") && config.accept_relayed && config.allow_detached);
         assert_eq!((config.record, config.linger), (Record::All, Duration::from_secs(5)));
         assert!(config.health_paths.contains("/healthz"));
+        assert_eq!(config.admin, Some("127.0.0.1:15020".parse().unwrap()));
     }
 
     #[test]
@@ -572,7 +592,7 @@ linger: 5s
                     inbound: [{listen: \"127.0.0.1:80\", to: \"127.0.0.1:81\"}]\n";
         let config = Config::parse("s", text).unwrap();
         assert!(config.control.is_none() && config.outbound.is_empty() && config.correlate.is_empty());
-        assert_eq!((config.record, config.linger), (Record::Tagged, LINGER));
+        assert_eq!((config.record, config.linger, config.admin), (Record::Tagged, LINGER, None));
     }
 
     #[test]
@@ -600,6 +620,12 @@ linger: 5s
             ("record: all", "record: everything", 16, "unknown value `everything`"),
             ("linger: 5s", "linger: 5", 17, "with a unit"),
             ("linger: 5s", "linger: 1h", 17, "expected at most 10m"),
+            ("127.0.0.1:15020", "0.0.0.0:15020", 18, "expected a loopback address, `127.0.0.1:15020` or"),
+            ("127.0.0.1:15020", "\"[::]:15020\"", 18, "expected a loopback address"),
+            ("127.0.0.1:15020", "10.0.0.1:15020", 18, "found 10.0.0.1:15020"),
+            ("127.0.0.1:15020", "localhost:15020", 18, "expected an IP address and port"),
+            ("127.0.0.1:15020", "15020", 18, "expected an IP address and port"),
+            ("127.0.0.1:15020", "127.9.9.1:5050", 18, "found 127.9.9.1:5050 again"),
             ("accept_relayed: true", "accept_relay: true", 11, "did you mean `accept_relayed`?"),
         ];
         for (good, bad, line, says) in cases {
@@ -607,6 +633,14 @@ linger: 5s
             let (at, column, message) = complaint(&FULL.replacen(good, bad, 1));
             assert_eq!(at, Some(line), "{bad}: {message}");
             assert!(column.is_some() && message.contains(says), "{bad}: {message}");
+        }
+    }
+
+    #[test]
+    fn operators_ask_at_any_loopback_address() {
+        for address in ["127.8.7.6:1", "[::1]:15020", "[::ffff:127.0.0.1]:15020", "127.0.0.1:0"] {
+            let config = Config::parse("s", &FULL.replacen("127.0.0.1:15020", &format!("{address:?}"), 1)).unwrap();
+            assert_eq!(config.admin, Some(address.parse().unwrap()));
         }
     }
 

@@ -128,6 +128,17 @@ impl Spans {
         queue.tally.clone()
     }
 
+    /// Where spans went since the process began: what was exported, what was lost.
+    pub fn total(&self) -> (u64, u64) {
+        let queue = self.queue.borrow();
+        (queue.tally.exported, queue.tally.lost)
+    }
+
+    /// How many spans wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.borrow().waiting.len()
+    }
+
     /// Send what is left, then end [`Spans::run`].
     pub fn stop(&self) {
         self.queue.borrow_mut().stopped = true;

@@ -1,4 +1,5 @@
 //! The sidecar: a transparent HTTP editor that observes, carries evidence and injects faults.
+mod admin;
 mod command;
 pub mod config;
 pub mod control_link;
@@ -10,6 +11,7 @@ pub mod h2;
 pub mod hpack;
 pub mod link;
 mod marks;
+mod metrics;
 pub mod run;
 pub mod sidecar;
 

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -21,11 +21,13 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
+use crate::admin::{self, Controller, Operated};
 use crate::config::Config;
 use crate::control_link::{self, Brain};
 use crate::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use crate::export::Spans;
 use crate::link::{self, Listener, Router, Stop, Target};
+use crate::metrics::{self, Exposition};
 use crate::sidecar::Sidecar;
 
 /// How long open exchanges may take to end after the process was told to.
@@ -74,7 +76,12 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
     });
     let hello = hello(&config, observer, inbound.filter_map(|listener| listener.socket.local_addr().ok()));
     let control = config.control.as_ref().map(crate::config::Control::endpoint).transpose()?;
+    let admin = config.admin.map(bind_admin).transpose()?;
     let hub = Hub::new(Sidecar::new(config, observer, Box::new(move || random.draw()), Box::new(unix_nanos)));
+    if let Some(admin) = admin {
+        // Everything else is bound: whoever can ask may be told that it is ready.
+        tokio::task::spawn_local(admin::serve(admin, hub.clone()));
+    }
     if let Some(control) = &control {
         spawn_control(&hub, control.clone(), hello);
     }
@@ -86,6 +93,7 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
         () = &mut relays => {}
         () = shutdown => {
             tracing::info!("stopping");
+            hub.0.draining.set(true);
             hub.change(|sidecar| sidecar.shutdown());
             stop.stop();
             relays.await;
@@ -99,6 +107,7 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
 }
 
 fn spawn_control(hub: &Hub, control: Endpoint, hello: Hello) {
+    hub.0.controller.set(Controller::Away);
     let (exporter, spans) = (hub.clone(), hub.0.spans.clone());
     let collector = control.clone();
     tokio::task::spawn_local(async move {
@@ -128,6 +137,14 @@ async fn bind(config: &Config) -> Result<Vec<Listener>, RunError> {
         listeners.push(Listener { door, socket, upstreams: to.iter().map(|to| target(to)).collect() });
     }
     Ok(listeners)
+}
+
+fn bind_admin(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let listen = |source| RunError::Listen { address, source };
+    let socket = admin::bind(address).map_err(listen)?;
+    let at = socket.local_addr().map_err(listen)?;
+    tracing::info!(%at, "listening for operators");
+    Ok(socket)
 }
 
 fn target(address: &str) -> Target {
@@ -199,6 +216,11 @@ struct Shared {
     waits_for: RefCell<Option<Instant>>,
     /// The last spans are gone.
     exported: Notify,
+    controller: Cell<Controller>,
+    /// Connections of the controller that were welcomed.
+    registrations: Cell<u64>,
+    draining: Cell<bool>,
+    started: SystemTime,
 }
 
 impl Hub {
@@ -212,6 +234,10 @@ impl Hub {
             alarm: Notify::new(),
             waits_for: RefCell::new(None),
             exported: Notify::new(),
+            controller: Cell::new(Controller::None),
+            registrations: Cell::new(0),
+            draining: Cell::new(false),
+            started: SystemTime::now(),
         }))
     }
 
@@ -280,6 +306,11 @@ impl Brain for Hub {
     async fn hear(&self, word: FromController) {
         let flush = match word {
             FromController::Flush { id } => Some(id),
+            FromController::Welcome { .. } => {
+                self.0.controller.set(Controller::Connected);
+                self.0.registrations.set(self.0.registrations.get() + 1);
+                None
+            }
             _ => None,
         };
         self.change(|sidecar| match flush {
@@ -306,9 +337,40 @@ impl Brain for Hub {
     }
 
     fn cut(&self) {
+        self.0.controller.set(Controller::Away);
         // Whoever asked for a flush is gone; the numbers of the next connection are its own.
         self.0.answers.borrow_mut().clear();
         self.0.spans.forget_flushes();
+    }
+}
+
+impl Operated for Hub {
+    fn is_draining(&self) -> bool {
+        self.0.draining.get()
+    }
+
+    fn controller(&self) -> Controller {
+        self.0.controller.get()
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = Exposition::default();
+        let sidecar = self.0.sidecar.borrow();
+        text.gauge("aftershock_build_info", "1; its labels say what runs here.")
+            .sample(&[("service", sidecar.service()), ("version", env!("CARGO_PKG_VERSION"))], 1);
+        text.gauge("aftershock_draining", "Whether the process is about to end.").value(u8::from(self.is_draining()));
+        text.gauge("aftershock_controller_connected", "Whether this sidecar is registered with its controller now.")
+            .value(u8::from(self.controller() == Controller::Connected));
+        text.counter("aftershock_controller_registrations_total", "How often this sidecar registered.")
+            .value(self.0.registrations.get());
+        sidecar.expose(&mut text);
+        let (exported, lost) = self.0.spans.total();
+        text.counter("aftershock_spans_exported_total", "Spans that the collector accepted.").value(exported);
+        text.counter("aftershock_spans_lost_total", "Spans that did not fit, or that the collector did not take.")
+            .value(lost);
+        text.gauge("aftershock_spans_waiting", "Spans that wait for the collector.").value(self.0.spans.waiting());
+        metrics::process(&mut text, self.0.started);
+        text.into_text()
     }
 }
 

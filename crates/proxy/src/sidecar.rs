@@ -34,6 +34,7 @@ mod record;
 mod rounds;
 mod rules;
 mod streams;
+mod tallies;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -60,6 +61,7 @@ use execution::{Executions, Key};
 use late::DepartedCalls;
 use peers::{Callees, Way};
 use rounds::{Round, Rounds};
+use tallies::Tallies;
 
 /// Random 64-bit numbers.
 pub type Random = Box<dyn FnMut() -> u64>;
@@ -119,6 +121,7 @@ pub struct Sidecar {
     ready: Vec<(LinkId, StreamId, Resume)>,
     activity: Activity,
     counters: Counters,
+    tallies: Tallies,
     outbox: Vec<FromSidecar>,
     spans: Vec<CallSpan>,
     /// What it knew of the time when it was last called.
@@ -165,6 +168,7 @@ impl Sidecar {
             ready: Vec::new(),
             activity: Activity::default(),
             counters: Counters::default(),
+            tallies: Tallies::default(),
             outbox: Vec::new(),
             spans: Vec::new(),
             now: None,
@@ -181,6 +185,11 @@ impl Sidecar {
     /// This process start.
     pub fn observer(&self) -> ObserverId {
         self.observer
+    }
+
+    /// The name of the service beside it.
+    pub fn service(&self) -> &str {
+        self.config.service.as_str()
     }
 
     /// The address that a link's upstream connection goes to. A listener's addresses are taken in turn.
@@ -243,6 +252,7 @@ impl Sidecar {
             Some(rule) => Some(format!("rule {} is for the sidecar of {}", rule.index, rule.service)),
             None => fault::refusal(&arm),
         };
+        self.tallies.arming(reason.is_none());
         if let Some(reason) = reason {
             self.outbox.push(FromSidecar::NotArmed { token, reason });
             return;
@@ -267,6 +277,7 @@ impl Sidecar {
             }
             self.executions.release(token);
             self.activity.changed(token);
+            self.tallies.lapsed();
             self.outbox.push(FromSidecar::Lapsed { token });
         }
         self.expire_parked(now);
@@ -356,8 +367,8 @@ impl Sidecar {
     /// Something of `key` may have been missed here.
     fn set_gap(&mut self, key: Key, kind: GapKind) {
         let gap = self.gap(kind);
-        if let Some(execution) = self.executions.get_mut(key) {
-            execution.set_gap(gap);
+        if self.executions.get_mut(key).is_some_and(|execution| execution.set_gap(gap)) {
+            self.tallies.gap(kind);
         }
     }
 
@@ -407,6 +418,7 @@ impl Decider for Sidecar {
             Door::Inbound(_) | Door::RedirectedIn(_) => 0,
         };
         self.links.insert(link, Link { door, upstream });
+        self.tallies.opened(door);
         link
     }
 
@@ -427,7 +439,9 @@ impl Decider for Sidecar {
             }
         }
         self.departed.gone(link);
-        if let Some(Way::Dialled(address)) = self.links.remove(&link).and_then(Link::way) {
+        let Some(link) = self.links.remove(&link) else { return };
+        self.tallies.gone(link.door);
+        if let Some(Way::Dialled(address)) = link.way() {
             self.callees.hang_up(address);
         }
     }

@@ -45,7 +45,27 @@ pub(crate) enum Ignored {
 }
 
 impl Ignored {
-    fn as_str(self) -> &'static str {
+    /// Every kind.
+    pub(crate) const ALL: [Ignored; 16] = [
+        Ignored::HopForged,
+        Ignored::HopOversized,
+        Ignored::HopMalformed,
+        Ignored::HopNewer,
+        Ignored::HopUnknownKey,
+        Ignored::HopUnexpected,
+        Ignored::HopUnsent,
+        Ignored::HopMissing,
+        Ignored::MemberMalformed,
+        Ignored::MemberVersion,
+        Ignored::MemberStale,
+        Ignored::MemberUntagged,
+        Ignored::MemberUnsent,
+        Ignored::TokenUnknown,
+        Ignored::Replay,
+        Ignored::ParkedLimit,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Ignored::HopForged => "hop-forged",
             Ignored::HopOversized => "hop-oversized",
@@ -132,6 +152,10 @@ impl Counters {
 
     pub(crate) fn opaque(&mut self) {
         self.0.opaque += 1;
+    }
+
+    pub(crate) fn told(&self) -> &wire::Counters {
+        &self.0
     }
 
     pub(crate) fn report(&self) -> wire::Counters {

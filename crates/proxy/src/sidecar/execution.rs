@@ -67,21 +67,23 @@ impl Execution {
         }
     }
 
-    /// Something may have been missed.
-    pub(crate) fn set_gap(&mut self, gap: Gap) {
+    /// Something may have been missed. Returns whether that was not known yet.
+    pub(crate) fn set_gap(&mut self, gap: Gap) -> bool {
         let before = self.knowledge.evidence.gaps().clone();
         self.knowledge.evidence.gaps_mut().insert(gap);
-        if before != *self.knowledge.evidence.gaps() {
-            self.version += 1;
-        }
+        let grew = before != *self.knowledge.evidence.gaps();
+        self.version += u64::from(grew);
+        grew
     }
 
-    /// Something may have been missed, and nobody can say where.
-    pub(crate) fn set_gap_anywhere(&mut self) {
-        if !self.knowledge.evidence.gaps().is_any() {
+    /// Something may have been missed, and nobody can say where. Returns whether that was not known yet.
+    pub(crate) fn set_gap_anywhere(&mut self) -> bool {
+        let grows = !self.knowledge.evidence.gaps().is_any();
+        if grows {
             self.knowledge.evidence.gaps_mut().merge(&Gaps::any());
             self.version += 1;
         }
+        grows
     }
 
     /// How far the rule at `index` got.

@@ -349,8 +349,9 @@ impl Sidecar {
                 for key in self.executions.of(token) {
                     self.set_gap(key, GapKind::Number);
                     // Passes beneath the call are numbered at a service that is not known here.
-                    if let Some(execution) = self.executions.get_mut(key).filter(|_| !here) {
-                        execution.set_gap_anywhere();
+                    let execution = self.executions.get_mut(key).filter(|_| !here);
+                    if execution.is_some_and(|execution| execution.set_gap_anywhere()) {
+                        self.tallies.gap_anywhere();
                     }
                 }
             }

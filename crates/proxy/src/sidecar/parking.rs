@@ -44,6 +44,9 @@ impl Sidecar {
     pub(super) fn happen(&mut self, id: ExchangeId, phase: Phase, outcome: Option<Outcome>) {
         let Some(call) = self.call(id) else { return };
         let (key, event) = (call.key, phase.event(call.side));
+        if call.counted {
+            self.tallies.event(event, outcome);
+        }
         let clock = key.map_or(0, |key| self.count(id, key, event, outcome));
         let at = self.stamp_at(clock);
         let Some(call) = self.call_mut(id) else { return };

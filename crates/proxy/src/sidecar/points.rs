@@ -569,6 +569,9 @@ impl Sidecar {
             let unanswered = how == Closed::ByUpstream && call.outcome.is_none();
             self.counters.ordinary(unanswered || call.outcome == Some(Outcome::Error));
         }
+        if !call.passes.is_empty() {
+            self.tallies.decided(&call.passes, call.injection.as_ref());
+        }
         let token = call.token();
         self.asking.remove(&(token, call.id));
         let key = call.key;

@@ -205,6 +205,16 @@ impl Rounds {
         self.live.values().map(|round| round.expires).min()
     }
 
+    /// Rules that are armed.
+    pub(crate) fn rules(&self) -> usize {
+        self.live.values().map(|round| round.rules.len()).sum()
+    }
+
+    /// Messages that take one of the places for parked ones.
+    pub(crate) fn parked(&self) -> usize {
+        self.live.values().map(|round| round.parked).sum()
+    }
+
     pub(crate) fn tokens(&self) -> Vec<Token> {
         self.live.keys().copied().collect()
     }
