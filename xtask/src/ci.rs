@@ -10,6 +10,8 @@ use crate::{run, schemas, tidy};
 /// Debian packages with the programs that tests talk to, and a program or file that shows they are there.
 const PEERS: &[(&str, &str)] = &[
     ("curl", "/usr/bin/curl"),
+    ("iproute2", "/usr/sbin/ip"),
+    ("nftables", "/usr/sbin/nft"),
     ("nghttp2-client", "/usr/bin/nghttp"),
     ("nghttp2-proxy", "/usr/sbin/nghttpx"),
     ("nghttp2-server", "/usr/sbin/nghttpd"),

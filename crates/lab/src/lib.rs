@@ -11,6 +11,7 @@ pub mod expand;
 mod file;
 mod load;
 mod names;
+pub mod net;
 pub mod random;
 mod resolve;
 mod route;

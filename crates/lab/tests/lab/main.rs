@@ -5,6 +5,7 @@
 mod client;
 mod hop;
 mod judging;
+mod net;
 mod peers;
 mod processes;
 mod running;
