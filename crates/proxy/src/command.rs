@@ -5,12 +5,13 @@ use std::future::Future;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError};
+use crate::redirect::{self, Backend, RedirectError, Rules};
 use crate::run::{RunError, run};
 
 /// The environment variable with the log filter.
@@ -19,16 +20,74 @@ const LOG: &str = "AFTERSHOCK_LOG";
 /// The sidecar of one service instance: passes its traffic on, records rounds, injects faults.
 #[derive(Debug, Parser)]
 #[command(name = "aftershock-proxy", version)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
     /// The configuration, `kind: Sidecar`.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required = true)]
+    config: Option<PathBuf>,
     /// End when standard input does, as whoever started this process has ended.
     #[arg(long)]
     exit_with_stdin: bool,
     /// Only read the configuration.
     #[arg(long)]
     check: bool,
+    #[command(subcommand)]
+    command: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make or remove the rules that redirect connections to the sidecar, in this network namespace.
+    ///
+    /// The sidecar need not run: rules are made before it starts and removed after it has ended. Needs the capability
+    /// NET_ADMIN; the sidecar itself does not.
+    #[command(subcommand)]
+    Redirect(Redirect),
+}
+
+#[derive(Debug, Subcommand)]
+enum Redirect {
+    /// Make the rules, in place of those that were made before: all of them, or none and exit code 1.
+    Apply(RedirectArguments),
+    /// Remove the rules that were made, and nothing else. Without any it does nothing.
+    Remove {
+        /// What made the rules.
+        #[arg(long, value_enum, default_value_t)]
+        backend: Backend,
+        /// Not needed: everything that was made is removed.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Print the rules, and change nothing.
+    Print(RedirectArguments),
+}
+
+#[derive(Debug, clap::Args)]
+struct RedirectArguments {
+    /// The configuration, `kind: Sidecar`, with a section `transparent`.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// What makes the rules.
+    #[arg(long, value_enum, default_value_t)]
+    backend: Backend,
+}
+
+impl RedirectArguments {
+    fn rules(&self) -> Result<Rules, CommandError> {
+        let nothing = || RedirectError::Nothing { file: self.config.display().to_string() };
+        Ok(Rules::of(&Config::load(&self.config)?).ok_or_else(nothing)?)
+    }
+}
+
+impl Redirect {
+    fn run(self) -> Result<Option<String>, CommandError> {
+        match self {
+            Redirect::Apply(arguments) => arguments.rules()?.apply(arguments.backend)?,
+            Redirect::Remove { backend, .. } => redirect::remove(backend)?,
+            Redirect::Print(arguments) => return Ok(Some(arguments.rules()?.render(arguments.backend))),
+        }
+        Ok(None)
+    }
 }
 
 /// Why the sidecar ended with an error.
@@ -40,6 +99,9 @@ pub enum CommandError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Connections cannot be redirected, or not be left alone.
+    #[error(transparent)]
+    Redirect(#[from] RedirectError),
     /// It cannot start.
     #[error("failed to start the sidecar")]
     Run(#[from] RunError),
@@ -48,16 +110,21 @@ pub enum CommandError {
     Process(#[source] io::Error),
 }
 
-/// Run the sidecar as the arguments say, the program's name first, until SIGTERM or SIGINT. Logs go to stderr.
+/// Do what the arguments say, the program's name first: run the sidecar until SIGTERM or SIGINT, with its logs on stderr, or
+/// make rules of redirection. What is to be printed is returned.
 ///
 /// # Errors
 /// When the arguments or the configuration are wrong, or it cannot start.
-pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<(), CommandError> {
+pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<String>, CommandError> {
     let arguments = Arguments::try_parse_from(arguments)?;
-    let config = Config::load(&arguments.config)?;
+    if let Some(Action::Redirect(redirect)) = arguments.command {
+        return redirect.run();
+    }
+    let file = arguments.config.expect("the parser demands it where there is no subcommand");
+    let config = Config::load(&file)?;
     if arguments.check {
         config.control.as_ref().map(crate::config::Control::endpoint).transpose().map_err(RunError::from)?;
-        return Ok(());
+        return Ok(None);
     }
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("info"));
     // A process that already logs keeps its own way.
@@ -69,7 +136,8 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandError::Process)?;
     runtime.block_on(async {
         let shutdown = shutdown(arguments.exit_with_stdin).map_err(CommandError::Process)?;
-        Ok(run(config, shutdown).await?)
+        run(config, shutdown).await?;
+        Ok(None)
     })
 }
 

@@ -3,6 +3,11 @@
 //! Read strictly, then turned once into [`Config`], whose values need no further checks. Every complaint names file, line
 //! and column. Names of header fields live as long as the process: the seam to the editors wants them `'static`, and a
 //! process reads one configuration.
+//!
+//! Names of hosts are not resolved: a resolver would wait for what the sidecar itself may have redirected, and the address
+//! that it found would soon be another.
+
+pub mod transparent;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,12 +18,14 @@ use std::time::Duration;
 use aftershock_core::duration::Interval;
 use aftershock_core::name::{Api, Service};
 use aftershock_core::template::{Matcher, Template};
-use aftershock_core::yaml::{self, Located, Spanned};
+use aftershock_core::yaml::{self, Located, Location, Spanned};
 use aftershock_trust::{Credentials, Endpoint, TokenSource, TrustError};
 use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+
+use transparent::{Transparent, TransparentFile};
 
 /// The `kind` of the file.
 pub const KIND: &str = "Sidecar";
@@ -54,6 +61,8 @@ pub struct Config {
     pub inbound: Vec<Inbound>,
     /// Listeners before callees, one for each.
     pub outbound: Vec<Outbound>,
+    /// Connections that the kernel redirects.
+    pub transparent: Option<Transparent>,
     /// Callees without a sidecar that hand the trace context on.
     pub relay: BTreeSet<Service>,
     /// Members whose call is unknown here are taken where their token is live.
@@ -85,6 +94,8 @@ pub struct Config {
 pub struct Control {
     /// `http://host:port` or `https://host:port`.
     pub url: String,
+    /// Where that is.
+    pub address: SocketAddr,
     /// Token and certificates.
     pub credentials: Credentials,
 }
@@ -95,7 +106,7 @@ impl Control {
     /// # Errors
     /// When one cannot be used.
     pub fn endpoint(&self) -> Result<Endpoint, TrustError> {
-        Endpoint::new(&self.url, self.credentials.clone())
+        Ok(Endpoint::new(&self.url, self.credentials.clone())?.at(self.address))
     }
 }
 
@@ -104,8 +115,8 @@ impl Control {
 pub struct Inbound {
     /// Where callers connect.
     pub listen: SocketAddr,
-    /// The application, `host:port`.
-    pub to: String,
+    /// The application.
+    pub to: SocketAddr,
 }
 
 /// A listener before a callee.
@@ -115,8 +126,8 @@ pub struct Outbound {
     pub listen: SocketAddr,
     /// The callee's name, unless the sidecar behind its address registered another.
     pub callee: Service,
-    /// The callee's addresses, `host:port`, taken in turn, a connection at a time; at least one.
-    pub to: Vec<String>,
+    /// The callee's addresses, taken in turn, a connection at a time; at least one.
+    pub to: Vec<SocketAddr>,
     /// What the callee sees as `Host` and `:authority`.
     pub host: Host,
 }
@@ -168,7 +179,7 @@ pub struct SidecarFile {
     _kind: String,
     /// The name that this service has in traces, targets and guards.
     service: Service,
-    /// The controller, `http://host:port`, or what it takes to reach it elsewhere. Without it the sidecar passes traffic
+    /// The controller, `http://ip:port`, or what it takes to reach it elsewhere. Without it the sidecar passes traffic
     /// on and does nothing else.
     #[serde(default)]
     control: Option<Spanned<ControlFile>>,
@@ -178,6 +189,9 @@ pub struct SidecarFile {
     /// Listeners before callees, one for each; the application calls these.
     #[serde(default)]
     outbound: Vec<OutboundFile>,
+    /// Connections are redirected to the sidecar by the kernel; the application need not know of it.
+    #[serde(default)]
+    transparent: Option<TransparentFile>,
     /// Callees without a sidecar that hand the trace context on.
     #[serde(default)]
     relay: BTreeSet<Service>,
@@ -211,7 +225,7 @@ pub struct SidecarFile {
 #[derive(Debug, JsonSchema)]
 #[schemars(untagged)]
 enum ControlFile {
-    /// `http://host:port`
+    /// `http://ip:port`
     Url(String),
     /// With credentials.
     Full(ControlInFull),
@@ -223,6 +237,9 @@ enum ControlFile {
 struct ControlInFull {
     /// `https://host:port`, or `http://host:port` on this machine.
     url: String,
+    /// Where it is, `ip:port`; the sidecar resolves no names. Left out where `url` has an address.
+    #[serde(default)]
+    address: Option<Spanned<String>>,
     /// The file with this sidecar's token.
     #[serde(default)]
     token_file: Option<PathBuf>,
@@ -248,7 +265,7 @@ impl<'de> Deserialize<'de> for ControlFile {
             type Value = ControlFile;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`http://host:port`, or a map with `url`")
+                f.write_str("`http://ip:port`, or a map with `url`")
             }
 
             fn visit_str<E: de::Error>(self, url: &str) -> Result<ControlFile, E> {
@@ -270,7 +287,7 @@ impl<'de> Deserialize<'de> for ControlFile {
 struct InboundFile {
     /// Where callers connect, `ip:port`.
     listen: Spanned<String>,
-    /// The application, `host:port`.
+    /// The application, `ip:port`.
     to: Spanned<String>,
 }
 
@@ -282,7 +299,7 @@ struct OutboundFile {
     listen: Spanned<String>,
     /// The callee's name, unless the sidecar behind its address registers another.
     callee: Service,
-    /// The callee's addresses, `host:port`, taken in turn, a connection at a time.
+    /// The callee's addresses, `ip:port`, taken in turn, a connection at a time.
     to: Spanned<Vec<Spanned<String>>>,
     /// What the callee sees as `Host` and `:authority`.
     #[serde(default)]
@@ -342,8 +359,8 @@ impl Source<'_> {
     }
 
     fn config(&self, file: SidecarFile) -> Result<Config, Located> {
-        if file.inbound.is_empty() && file.outbound.is_empty() {
-            let message = "expected at least one listener under `inbound` or `outbound`";
+        if file.inbound.is_empty() && file.outbound.is_empty() && file.transparent.is_none() {
+            let message = "expected `transparent`, or at least one listener under `inbound` or `outbound`";
             return Err(Located::at(self.file, self.text, None, message));
         }
         let mut taken = BTreeMap::new();
@@ -356,7 +373,7 @@ impl Source<'_> {
         for entry in file.outbound {
             let listen = self.listen(&entry.listen, &mut taken)?;
             if entry.to.is_empty() {
-                return Err(self.error(&entry.to, "expected at least one address, `host:port`"));
+                return Err(self.error(&entry.to, "expected at least one address, `ip:port`"));
             }
             let to = entry.to.iter().map(|to| self.upstream(to, listen)).collect::<Result<_, _>>()?;
             outbound.push(Outbound { listen, callee: entry.callee, to, host: entry.host });
@@ -372,6 +389,7 @@ impl Source<'_> {
         Ok(Config {
             control: file.control.as_ref().map(|control| self.control(control)).transpose()?,
             service: file.service,
+            transparent: file.transparent.map(|section| self.transparent(&section, &taken)).transpose()?,
             inbound,
             outbound,
             relay: file.relay,
@@ -390,18 +408,26 @@ impl Source<'_> {
     }
 
     /// A local address. Port 0 asks the system for a free one, so it may stand twice.
-    fn listen(&self, text: &Spanned<String>, taken: &mut BTreeMap<SocketAddr, ()>) -> Result<SocketAddr, Located> {
+    fn listen(
+        &self,
+        text: &Spanned<String>,
+        taken: &mut BTreeMap<SocketAddr, Option<Location>>,
+    ) -> Result<SocketAddr, Located> {
         let address: SocketAddr = text.parse().map_err(|_| {
             self.error(text, format!("expected an IP address and port, e.g. `127.0.0.1:8080`, found {:?}", text.value))
         })?;
-        if address.port() != 0 && taken.insert(address, ()).is_some() {
+        if address.port() != 0 && taken.insert(address, text.location).is_some() {
             return Err(self.error(text, format!("expected each listener once, found {address} again")));
         }
         Ok(address)
     }
 
     /// Whoever can connect there may ask everything, so it is this machine only.
-    fn admin(&self, text: &Spanned<String>, taken: &mut BTreeMap<SocketAddr, ()>) -> Result<SocketAddr, Located> {
+    fn admin(
+        &self,
+        text: &Spanned<String>,
+        taken: &mut BTreeMap<SocketAddr, Option<Location>>,
+    ) -> Result<SocketAddr, Located> {
         let address = self.listen(text, taken)?;
         if address.ip().to_canonical().is_loopback() {
             return Ok(address);
@@ -412,38 +438,54 @@ impl Source<'_> {
     }
 
     /// Where a listener's connections go on to. Its own address would make each connection one more without end.
-    fn upstream(&self, text: &Spanned<String>, listen: SocketAddr) -> Result<String, Located> {
+    fn upstream(&self, text: &Spanned<String>, listen: SocketAddr) -> Result<SocketAddr, Located> {
         let address = self.address(text)?;
-        if address.parse() == Ok(listen) {
+        if address == listen {
             return Err(self.error(text, format!("expected another address than the listener's own, found {address}")));
         }
         Ok(address)
     }
 
-    fn address(&self, text: &Spanned<String>) -> Result<String, Located> {
-        if is_authority(text) {
-            return Ok(text.value.clone());
-        }
-        Err(self.error(text, format!("expected `host:port`, found {:?}", text.value)))
+    fn address(&self, text: &Spanned<String>) -> Result<SocketAddr, Located> {
+        let address = text.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+        address.ok_or_else(|| {
+            let hint = if is_authority(text) { "; the sidecar resolves no names" } else { "" };
+            let message = format!("expected `ip:port`, e.g. `127.0.0.1:8080`, found {:?}{hint}", text.value);
+            self.error(text, message)
+        })
     }
 
     /// The files that it names are read when the sidecar starts.
     fn control(&self, file: &Spanned<ControlFile>) -> Result<Control, Located> {
-        let control = match &file.value {
-            ControlFile::Url(url) => Control { url: url.clone(), credentials: Credentials::default() },
-            ControlFile::Full(full) => Control {
-                url: full.url.clone(),
-                credentials: Credentials {
+        let (url, address, credentials) = match &file.value {
+            ControlFile::Url(url) => (url, None, Credentials::default()),
+            ControlFile::Full(full) => {
+                let credentials = Credentials {
                     token: full.token_file.clone().map(TokenSource::File),
                     ca: full.ca.clone(),
                     certificate: full.cert.clone(),
                     key: full.key.clone(),
                     insecure_plaintext: full.insecure_plaintext,
-                },
-            },
+                };
+                (&full.url, full.address.as_ref(), credentials)
+            }
         };
-        Endpoint::check(&control.url, &control.credentials).map_err(|error| self.error(file, error))?;
-        Ok(control)
+        let in_url = Endpoint::check(url, &credentials).map_err(|error| self.error(file, error))?;
+        let address = match (in_url, address) {
+            (Some(in_url), Some(address)) if self.address(address)? != in_url => {
+                let message =
+                    format!("expected the address that `url` has, {in_url}, or none; found {}", address.value);
+                return Err(self.error(address, message));
+            }
+            (Some(address), _) => address,
+            (None, Some(address)) => self.address(address)?,
+            (None, None) => {
+                let message = "the sidecar resolves no names: expected an address in the URL, e.g. \
+                               `http://127.0.0.1:4700`, or `{url: …, address: ip:port}`";
+                return Err(self.error(file, message));
+            }
+        };
+        Ok(Control { url: url.clone(), address, credentials })
     }
 
     fn correlate(&self, names: &[Spanned<String>]) -> Result<Vec<&'static str>, Located> {
@@ -540,7 +582,7 @@ control: http://127.0.0.1:4700
 inbound:
   - {listen: "127.9.9.1:5050", to: "127.9.9.1:15050"}
 outbound:
-  - {listen: "127.9.9.1:20001", callee: paymentservice, to: ["127.9.9.2:50051", "payment-1:50051"], host: upstream}
+  - {listen: "127.9.9.1:20001", callee: paymentservice, to: ["127.9.9.2:50051", "127.9.9.3:50051"], host: upstream}
   - {listen: "127.9.9.1:20002", callee: legacy, to: ["[::1]:80"]}
 relay: [legacy]
 accept_relayed: true
@@ -563,9 +605,11 @@ admin: 127.0.0.1:15020
     fn every_key_is_read() {
         let config = Config::parse("sidecar.yaml", FULL).unwrap();
         assert_eq!(config.service.as_str(), "checkoutservice");
-        assert_eq!(config.control.unwrap().url, "http://127.0.0.1:4700");
-        assert_eq!(config.inbound[0].to, "127.9.9.1:15050");
-        assert_eq!(config.outbound[0].to, ["127.9.9.2:50051", "payment-1:50051"]);
+        let control = config.control.unwrap();
+        assert_eq!((control.url.as_str(), control.address), ("http://127.0.0.1:4700", ([127, 0, 0, 1], 4700).into()));
+        assert_eq!(config.inbound[0].to, ([127, 9, 9, 1], 15050).into());
+        assert_eq!(config.outbound[0].to, [2, 3].map(|host| ([127, 9, 9, host], 50051).into()));
+        assert!(config.transparent.is_none());
         assert_eq!((config.outbound[0].host, config.outbound[1].host), (Host::Upstream, Host::Keep));
         assert_eq!(config.correlate, ["uber-trace-id", "x-request-id"]);
         assert_eq!(config.templates.operation("GET", "/product/7"), "GET /product/{id}");
@@ -577,10 +621,11 @@ admin: 127.0.0.1:15020
 
     #[test]
     fn a_controller_elsewhere_is_named_with_its_credentials() {
-        let full = "{url: \"https://control:4700\", token_file: /t, ca: /ca, cert: /c, key: /k}";
+        let full =
+            "{url: \"https://control:4700\", address: \"10.0.0.9:4700\", token_file: /t, ca: /ca, cert: /c, key: /k}";
         let config = Config::parse("s", &FULL.replacen("http://127.0.0.1:4700", full, 1)).unwrap();
-        let Control { url, credentials } = config.control.unwrap();
-        assert_eq!(url, "https://control:4700");
+        let Control { url, address, credentials } = config.control.unwrap();
+        assert_eq!((url.as_str(), address), ("https://control:4700", ([10, 0, 0, 9], 4700).into()));
         assert!(matches!(credentials.token, Some(TokenSource::File(file)) if file == Path::new("/t")));
         let files = [credentials.ca, credentials.certificate, credentials.key].map(|file| file.unwrap());
         assert_eq!(files, ["/ca", "/c", "/k"].map(PathBuf::from));
@@ -599,12 +644,23 @@ admin: 127.0.0.1:15020
     fn what_is_wrong_is_named_with_its_place() {
         let cases = [
             ("127.9.9.1:5050\", to", "localhost:5050\", to", 6, "expected an IP address and port"),
-            ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1\"", 6, "expected `host:port`"),
+            ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1\"", 6, "expected `ip:port`"),
+            ("to: \"127.9.9.1:15050\"", "to: \"app:80\"", 6, "found \"app:80\"; the sidecar resolves no names"),
+            ("\"127.9.9.3:50051\"", "\"payment:80\"", 8, "the sidecar resolves no names"),
+            ("\"127.9.9.3:50051\"", "\"127.9.9.3:0\"", 8, "expected `ip:port`"),
             ("127.9.9.1:20002", "127.9.9.1:20001", 9, "found 127.9.9.1:20001 again"),
             ("to: \"127.9.9.1:15050\"", "to: \"127.9.9.1:5050\"", 6, "expected another address than"),
             ("to: [\"[::1]:80\"]", "to: []", 9, "expected at least one address"),
             ("http://127.0.0.1:4700", "https://127.0.0.1:4700", 4, "`https://` needs the authority"),
             ("http://127.0.0.1:4700", "127.0.0.1:4700", 4, "expected `http://host:port`"),
+            ("http://127.0.0.1:4700", "http://localhost:4700", 4, "or `{url: …, address: ip:port}`"),
+            ("http://127.0.0.1:4700", "{url: \"http://localhost:1\", address: here}", 4, "expected `ip:port`"),
+            (
+                "http://127.0.0.1:4700",
+                "{url: \"http://10.0.0.1\", address: \"10.0.0.1:81\"}",
+                4,
+                "10.0.0.1:80, or none",
+            ),
             ("http://127.0.0.1:4700", "{url: \"http://a:1\", token_file: t}", 4, "must not travel unencrypted to a"),
             ("http://127.0.0.1:4700", "{url: \"https://a:1\", ca: c, key: k}", 4, "go together"),
             ("http://127.0.0.1:4700", "{url: \"http://[::1]:1\", tokenfile: t}", 4, "did you mean `token_file`?"),
@@ -647,7 +703,7 @@ admin: 127.0.0.1:15020
     #[test]
     fn a_sidecar_without_listeners_is_refused() {
         let (_, _, message) = complaint("apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: a\n");
-        assert!(message.contains("at least one listener"), "{message}");
+        assert!(message.contains("`transparent`, or at least one listener"), "{message}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod hpack;
 pub mod link;
 mod marks;
 mod metrics;
+pub mod redirect;
 pub mod run;
 pub mod sidecar;
 

@@ -1,14 +1,16 @@
 //! The connection driver: sockets on one side, editors on the other.
 //!
-//! Explicit mode: an inbound listener stands before the application, one outbound listener before each callee; every
-//! accepted connection gets one upstream connection of its own, dialled at accept, and one task (`relay`) that owns both
-//! sockets and the editor. Nothing is pooled or shared, so that the application's connection behaviour stays its own.
+//! Explicit mode: an inbound listener stands before the application, one outbound listener before each callee. Transparent
+//! mode: the kernel redirects connections to two listeners, and says where each was going. Every accepted connection gets
+//! one upstream connection of its own, dialled at accept, and one task (`relay`) that owns both sockets and the editor.
+//! Nothing is pooled or shared, so that the application's connection behaviour stays its own. No name is resolved.
 //!
 //! Everything runs on one thread: [`serve`] must run inside a [`tokio::task::LocalSet`]. Decisions are made by a [`Decider`];
 //! what it lets go ([`Decider::resumes`]) reaches the link it belongs to over the [`Router`], which timers and control code
 //! may use as well.
 
 mod opaque;
+mod redirected;
 mod relay;
 mod side;
 
@@ -30,39 +32,36 @@ const READ: usize = 64 * 1024;
 /// How long accepting pauses after an error that another attempt would meet as well (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where an upstream is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// An address.
-    Address(SocketAddr),
-    /// `host:port`, looked up for each connection.
-    Name(String),
-}
-
-impl From<SocketAddr> for Target {
-    fn from(address: SocketAddr) -> Self {
-        Self::Address(address)
-    }
-}
-
-impl Target {
-    async fn connect(self) -> io::Result<TcpStream> {
-        match self {
-            Self::Address(address) => TcpStream::connect(address).await,
-            Self::Name(name) => TcpStream::connect(name).await,
-        }
-    }
-}
-
 /// A listening socket and what stands behind it.
 #[derive(Debug)]
 pub struct Listener {
-    /// Which it is, handed to [`Decider::opened`].
-    pub door: Door,
     /// The socket, listening.
     pub socket: TcpListener,
-    /// At least one; taken in turn from the first, one per call of [`Decider::opened`] for this listener.
-    pub upstreams: Vec<Target>,
+    /// Where its connections go on to.
+    pub behind: Behind,
+}
+
+impl Listener {
+    /// One that stands before `upstreams`.
+    pub fn before(door: Door, socket: TcpListener, upstreams: Vec<SocketAddr>) -> Self {
+        Listener { socket, behind: Behind::Listed { door, upstreams } }
+    }
+}
+
+/// Where the connections of a listener go on to.
+#[derive(Debug, Clone)]
+pub enum Behind {
+    /// To these addresses; at least one, taken in turn from the first, one per call of [`Decider::opened`] for this door.
+    Listed {
+        /// Which listener it is, handed to [`Decider::opened`].
+        door: Door,
+        /// The addresses.
+        upstreams: Vec<SocketAddr>,
+    },
+    /// Where callers were connecting to when the kernel redirected them.
+    RedirectedIn,
+    /// Where the application was connecting to when the kernel redirected it.
+    RedirectedOut,
 }
 
 /// Ends [`serve`]: clones stop the same server.
@@ -141,6 +140,7 @@ struct Shared {
     decider: Rc<RefCell<dyn Decider>>,
     router: Router,
     buffer: Rc<RefCell<Box<[u8]>>>,
+    own: Rc<redirected::Own>,
 }
 
 /// Accepts and relays until `stop`; then waits for links to become idle, at most `grace`, and cuts the rest.
@@ -154,7 +154,8 @@ pub async fn serve(
     grace: Duration,
 ) {
     let buffer = Rc::new(RefCell::new(vec![0; READ].into_boxed_slice()));
-    let shared = Shared { decider, router, buffer };
+    let own = Rc::new(redirected::Own::of(&listeners));
+    let shared = Shared { decider, router, buffer, own };
     let mut accepting = JoinSet::new();
     for listener in listeners {
         accepting.spawn_local(accept(listener, shared.clone(), stop.clone()));
@@ -170,17 +171,33 @@ pub async fn serve(
 /// Accepts on one listener; returns when stopped and its last link is gone.
 async fn accept(listener: Listener, shared: Shared, stop: Stop) {
     let mut links = JoinSet::new();
-    let mut turn = listener.upstreams.iter().cycle();
+    let mut turn = 0;
     loop {
         tokio::select! {
             accepted = listener.socket.accept() => match accepted {
                 Ok((app, _)) => {
-                    let Some(target) = turn.next() else { return };
-                    let dial = target.clone().connect();
-                    links.spawn_local(relay::Relay::new(listener.door, app, Box::pin(dial), shared.clone()));
+                    let (door, target) = match &listener.behind {
+                        Behind::Listed { door, upstreams } => {
+                            let target = upstreams[turn];
+                            turn = (turn + 1) % upstreams.len();
+                            (*door, target)
+                        }
+                        Behind::RedirectedIn | Behind::RedirectedOut => match shared.own.destination(&app) {
+                            Ok(target) if matches!(listener.behind, Behind::RedirectedIn) => {
+                                (Door::RedirectedIn(target), target)
+                            }
+                            Ok(target) => (Door::RedirectedOut(target), target),
+                            Err(refusal) => {
+                                shared.own.refuse(app, &refusal);
+                                continue;
+                            }
+                        },
+                    };
+                    let dial = Box::pin(TcpStream::connect(target));
+                    links.spawn_local(relay::Relay::new(door, app, dial, shared.clone()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, listener = ?listener.door, "cannot accept");
+                    tracing::warn!(%error, listener = ?listener.behind, "cannot accept");
                     if is_lasting(&error) {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }

@@ -1,14 +1,17 @@
 //! The binary `aftershock-proxy`: one sidecar, and nothing else.
 
 use std::error::Error as _;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use aftershock_proxy::{CommandError, main_from_args};
 
 fn main() -> ExitCode {
     let error = match main_from_args(std::env::args_os()) {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(printed) => {
+            let written = io::stdout().write_all(printed.unwrap_or_default().as_bytes());
+            return if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
         Err(CommandError::Usage(error)) if error.exit_code() == 0 => {
             let _ = error.print();
             return ExitCode::SUCCESS;
@@ -22,6 +25,6 @@ fn main() -> ExitCode {
         cause = error.source();
     }
     // Nobody is left to tell if this fails.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{text}");
     ExitCode::FAILURE
 }

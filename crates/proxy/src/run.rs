@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod tests;
+mod transparent;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,10 +24,11 @@ use tokio::task::LocalSet;
 
 use crate::admin::{self, Controller, Operated};
 use crate::config::Config;
+use crate::config::transparent::Own;
 use crate::control_link::{self, Brain};
 use crate::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use crate::export::Spans;
-use crate::link::{self, Listener, Router, Stop, Target};
+use crate::link::{self, Listener, Router, Stop};
 use crate::metrics::{self, Exposition};
 use crate::sidecar::Sidecar;
 
@@ -47,6 +49,21 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
+    /// It runs as somebody whose connections would be redirected to itself.
+    #[error(
+        "what the sidecar sends must not be redirected: run it as {own} (`transparent: own`), not as user {uid}, group {gid}"
+    )]
+    Identity {
+        /// As whom it is to run.
+        own: Own,
+        /// As whom it runs.
+        uid: u32,
+        /// In which group.
+        gid: u32,
+    },
+    /// The addresses of this host cannot be read.
+    #[error("cannot read the addresses of the network interfaces")]
+    Interfaces(#[source] io::Error),
     /// The controller's address or what is to be shown there is not usable.
     #[error(transparent)]
     Trust(#[from] TrustError),
@@ -74,7 +91,7 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
             number => break number,
         }
     });
-    let hello = hello(&config, observer, inbound.filter_map(|listener| listener.socket.local_addr().ok()));
+    let hello = hello(&config, observer, inbound.filter_map(|listener| listener.socket.local_addr().ok()))?;
     let control = config.control.as_ref().map(crate::config::Control::endpoint).transpose()?;
     let admin = config.admin.map(bind_admin).transpose()?;
     let hub = Hub::new(Sidecar::new(config, observer, Box::new(move || random.draw()), Box::new(unix_nanos)));
@@ -118,6 +135,7 @@ fn spawn_control(hub: &Hub, control: Endpoint, hello: Hello) {
     tokio::task::spawn_local(control_link::run(control, hello, hub.clone()));
 }
 
+/// The explicit inbound listeners first.
 async fn bind(config: &Config) -> Result<Vec<Listener>, RunError> {
     let inbound = config.inbound.iter().enumerate();
     let inbound =
@@ -131,10 +149,13 @@ async fn bind(config: &Config) -> Result<Vec<Listener>, RunError> {
         let socket = TcpListener::bind(address).await.map_err(listen)?;
         let at = socket.local_addr().map_err(listen)?;
         match callee {
-            None => tracing::info!(%at, to = to.join(","), "listening for the application"),
-            Some(callee) => tracing::info!(%at, %callee, to = to.join(","), "listening for calls"),
+            None => tracing::info!(%at, ?to, "listening for the application"),
+            Some(callee) => tracing::info!(%at, %callee, ?to, "listening for calls"),
         }
-        listeners.push(Listener { door, socket, upstreams: to.iter().map(|to| target(to)).collect() });
+        listeners.push(Listener::before(door, socket, to.to_vec()));
+    }
+    if let Some(transparent) = &config.transparent {
+        listeners.extend(transparent::bind(transparent)?);
     }
     Ok(listeners)
 }
@@ -147,25 +168,28 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, RunError> {
     Ok(socket)
 }
 
-fn target(address: &str) -> Target {
-    address.parse().map_or_else(|_| Target::Name(address.to_owned()), Target::Address)
-}
-
-fn hello(config: &Config, observer: ObserverId, inbound: impl Iterator<Item = SocketAddr>) -> Hello {
+fn hello(config: &Config, observer: ObserverId, inbound: impl Iterator<Item = SocketAddr>) -> Result<Hello, RunError> {
     let mut outbound: BTreeMap<_, Vec<String>> = BTreeMap::new();
     for listener in &config.outbound {
-        outbound.entry(listener.callee.clone()).or_default().extend(listener.to.iter().cloned());
+        outbound.entry(listener.callee.clone()).or_default().extend(listener.to.iter().map(ToString::to_string));
     }
-    Hello {
+    let mut inbound: Vec<String> = inbound.map(|address| address.to_string()).collect();
+    let mut excluded = Vec::new();
+    if let Some(transparent) = &config.transparent {
+        let reached = transparent::Reached::new(config, transparent, &transparent::interfaces()?);
+        inbound.extend(reached.through.iter().map(ToString::to_string));
+        excluded.extend(reached.past.iter().map(ToString::to_string));
+    }
+    Ok(Hello {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         service: config.service.clone(),
         observer,
-        inbound: inbound.map(|address| address.to_string()).collect(),
-        excluded: Vec::new(),
+        inbound,
+        excluded,
         outbound,
         templates: config.templates.templates().iter().map(ToString::to_string).collect(),
-    }
+    })
 }
 
 fn unix_nanos() -> u64 {

@@ -196,8 +196,8 @@ impl Sidecar {
     pub fn upstream(&self, link: LinkId) -> Option<String> {
         let link = self.links.get(&link)?;
         Some(match link.door {
-            Door::Inbound(index) => self.config.inbound[index].to.clone(),
-            Door::Outbound(index) => self.config.outbound[index].to[link.upstream].clone(),
+            Door::Inbound(index) => self.config.inbound[index].to.to_string(),
+            Door::Outbound(index) => self.config.outbound[index].to[link.upstream].to_string(),
             Door::RedirectedIn(address) | Door::RedirectedOut(address) => address.to_string(),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -67,6 +68,8 @@ pub struct Endpoint {
     authority: String,
     host: String,
     port: u16,
+    /// Where it is, if that is not to be found out by its name.
+    address: Option<SocketAddr>,
     token: Option<TokenSource>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
@@ -85,11 +88,12 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// What can be said without reading files: whether `url` is one and the credentials fit it.
+    /// What can be said without reading files: whether `url` is one and the credentials fit it. The address in it, if its
+    /// host is none to be looked up.
     ///
     /// # Errors
     /// When not.
-    pub fn check(url: &str, credentials: &Credentials) -> Result<(), TrustError> {
+    pub fn check(url: &str, credentials: &Credentials) -> Result<Option<SocketAddr>, TrustError> {
         let (encrypted, authority) = parse(url)?;
         let host = authority.host();
         let Credentials { token, ca, certificate, key, insecure_plaintext } = credentials;
@@ -106,7 +110,8 @@ impl Endpoint {
             let needs = "`https://` needs the authority that signs the controller's certificate: `ca`";
             return Err(TrustError::Combination(needs));
         }
-        Ok(())
+        let ip = bare(host).parse::<IpAddr>().ok();
+        Ok(ip.map(|ip| SocketAddr::new(ip, port(encrypted, &authority))))
     }
 
     /// The controller at `url`. All files are read, to tell early what is wrong with them.
@@ -117,7 +122,7 @@ impl Endpoint {
         Endpoint::check(url, &credentials)?;
         let (encrypted, authority) = parse(url)?;
         let host = authority.host().to_owned();
-        let port = authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let port = port(encrypted, &authority);
         let Credentials { token, ca, certificate, key, .. } = credentials;
         if let Some(token) = &token {
             token.read()?;
@@ -144,12 +149,33 @@ impl Endpoint {
                         .map_err(unusable(&certificate))?,
                 };
                 config.alpn_protocols = vec![b"http/1.1".to_vec()];
-                let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-                let name = ServerName::try_from(bare).map_err(|_| TrustError::Url { found: quoted(url) })?;
+                let name =
+                    ServerName::try_from(bare(&host).to_owned()).map_err(|_| TrustError::Url { found: quoted(url) })?;
                 Some((TlsConnector::from(Arc::new(config)), name))
             }
         };
-        Ok(Endpoint { authority: authority.as_str().to_owned(), host, port, token, tls })
+        Ok(Endpoint { authority: authority.as_str().to_owned(), host, port, address: None, token, tls })
+    }
+
+    /// The same, found at `address`: its name is not looked up, its certificate is still to carry it.
+    #[must_use]
+    pub fn at(self, address: SocketAddr) -> Self {
+        Endpoint { address: Some(address), ..self }
+    }
+
+    /// Where it is now: of the addresses of its name the first that takes a connection, or else the first.
+    ///
+    /// # Errors
+    /// When its name has no address.
+    pub async fn resolve(&self) -> io::Result<SocketAddr> {
+        if let Some(address) = self.address {
+            return Ok(address);
+        }
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((bare(&self.host), self.port)).await?.collect();
+        match TcpStream::connect(&found[..]).await.and_then(|stream| stream.peer_addr()) {
+            Ok(address) => Ok(address),
+            Err(error) => found.first().copied().ok_or(error),
+        }
     }
 
     /// `host:port`, as the URL says it.
@@ -170,8 +196,10 @@ impl Endpoint {
     /// # Errors
     /// When it cannot be connected to, or is not who it should be.
     pub async fn connect(&self) -> io::Result<Stream> {
-        let bare = self.host.trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((bare, self.port)).await?;
+        let stream = match self.address {
+            Some(address) => TcpStream::connect(address).await?,
+            None => TcpStream::connect((bare(&self.host), self.port)).await?,
+        };
         stream.set_nodelay(true)?;
         match &self.tls {
             None => Ok(Stream::Plain(stream)),
@@ -181,6 +209,15 @@ impl Endpoint {
             }
         }
     }
+}
+
+/// A host without the brackets of an IPv6 address.
+fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+fn port(encrypted: bool, authority: &http::uri::Authority) -> u16 {
+    authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 })
 }
 
 /// Whether it is encrypted, and where it is.
@@ -250,6 +287,19 @@ mod tests {
         }
         let error = complaint("http://me:secret@host:80", Credentials::default());
         assert!(!error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn only_a_url_with_an_address_says_where_it_is() {
+        for (url, address) in [
+            ("http://127.0.0.1", Some("127.0.0.1:80")),
+            ("http://[::1]:4700", Some("[::1]:4700")),
+            ("http://localhost:4700", None),
+            ("http://127.0.0.1.test", None),
+        ] {
+            let found = Endpoint::check(url, &Credentials::default()).unwrap();
+            assert_eq!(found.map(|found| found.to_string()).as_deref(), address, "{url}");
+        }
     }
 
     #[test]

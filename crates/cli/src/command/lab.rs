@@ -103,7 +103,7 @@ impl Up {
         options.subnet = Some(self.subnet);
         options.replicas = self.replicas;
         options.directory = self.logs.clone();
-        options.control = Some(self.at.for_sidecars()?);
+        options.control = Some(self.at.for_sidecars().await?);
         if self.without_sidecars {
             options.sidecar = None;
             options.control = None;

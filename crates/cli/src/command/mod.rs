@@ -88,9 +88,13 @@ impl AtControl {
     ///
     /// # Errors
     /// When only a variable has the token: a sidecar reads a file.
-    pub(crate) fn for_sidecars(&self) -> anyhow::Result<aftershock_lab::Control> {
+    pub(crate) async fn for_sidecars(&self) -> anyhow::Result<aftershock_lab::Control> {
         let credentials = self.credentials();
-        Endpoint::new(&self.control, credentials.clone())?;
+        let endpoint = Endpoint::new(&self.control, credentials.clone())?;
+        let address = match Endpoint::check(&self.control, &credentials)? {
+            Some(_) => None,
+            None => Some(endpoint.resolve().await.with_context(|| format!("failed to resolve {}", self.control))?),
+        };
         let token_file = match credentials.token {
             Some(TokenSource::Given { .. }) => bail!("sidecars read their token from a file: give `--token-file`"),
             Some(TokenSource::File(file)) => Some(absolute(file)?),
@@ -98,6 +102,7 @@ impl AtControl {
         };
         Ok(aftershock_lab::Control {
             url: self.control.clone(),
+            address,
             token_file,
             ca: credentials.ca.map(absolute).transpose()?,
             cert: credentials.certificate.map(absolute).transpose()?,
@@ -209,7 +214,10 @@ pub(crate) fn lab_options() -> anyhow::Result<Options> {
 
 /// `aftershock proxy …`.
 pub(crate) fn sidecar(arguments: Vec<OsString>) -> anyhow::Result<Ended> {
-    aftershock_proxy::main_from_args(std::iter::once("aftershock-proxy".into()).chain(arguments))?;
+    let printed = aftershock_proxy::main_from_args(std::iter::once("aftershock-proxy".into()).chain(arguments))?;
+    if let Some(text) = printed {
+        crate::output::line(text.trim_end());
+    }
     Ok(Ended::AsExpected)
 }
 

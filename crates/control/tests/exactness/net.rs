@@ -317,7 +317,11 @@ impl Net {
         }
         instance.brain = Some(brain);
         self.known_observers.insert(observer);
-        let outbound = config.outbound.iter().map(|one| (one.callee.clone(), one.to.clone())).collect();
+        let outbound = config
+            .outbound
+            .iter()
+            .map(|one| (one.callee.clone(), one.to.iter().map(ToString::to_string).collect()))
+            .collect();
         let hello = Hello {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),

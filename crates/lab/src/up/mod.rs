@@ -68,6 +68,8 @@ pub struct Options {
 pub struct Control {
     /// `http://HOST:PORT` or `https://HOST:PORT`.
     pub url: String,
+    /// Where that is, if `url` has a name: sidecars resolve none.
+    pub address: Option<SocketAddr>,
     /// The file with their token.
     pub token_file: Option<PathBuf>,
     /// The authorities that sign the controller's certificate.

@@ -18,7 +18,9 @@ pub(super) fn config(topology: &Topology, service: &str, site: &Site, sites: &Si
         let file = |name: &str, path: &Option<PathBuf>| {
             path.as_ref().map(|path| format!(", {name}: {}", quoted(&path.to_string_lossy()))).unwrap_or_default()
         };
+        let address = control.address.map(|at| format!(", address: {}", address(&at))).unwrap_or_default();
         let files = [
+            address,
             file("token_file", &control.token_file),
             file("ca", &control.ca),
             file("cert", &control.cert),

@@ -95,7 +95,7 @@ pub(crate) fn sidecar(to: SocketAddr, decider: Decide) -> anyhow::Result<()> {
             Decide::Brain => Rc::new(RefCell::new(brain(socket.local_addr()?, to)?)),
             Decide::Pass => Rc::new(RefCell::new(Pass::default())),
         };
-        let listeners = vec![Listener { door: Door::Inbound(0), socket, upstreams: vec![to.into()] }];
+        let listeners = vec![Listener::before(Door::Inbound(0), socket, vec![to])];
         aftershock_proxy::link::serve(listeners, decider, Router::new(), Stop::new(), Duration::ZERO).await;
         Ok(())
     })

@@ -54,10 +54,7 @@ impl Callees {
     }
 
     fn listed(&self, outbound: &crate::config::Outbound) -> Callee {
-        let registered = outbound.to.iter().find_map(|address| match address.parse() {
-            Ok(address) => self.registry.service_at(address),
-            Err(_) => self.registry.addresses.get(address),
-        });
+        let registered = outbound.to.iter().find_map(|address| self.registry.service_at(*address));
         let service = registered.unwrap_or(&outbound.callee).clone();
         if service != outbound.callee {
             tracing::warn!(configured = %outbound.callee, registered = %service, "a callee registered under another name");

@@ -107,7 +107,7 @@ impl Sidecar {
         let side = if way.is_some() { Side::Caller } else { Side::Callee };
         let host = match link.door {
             Door::Outbound(index) if self.config.outbound[index].host == Host::Upstream => {
-                Some(Edit::Set("host", self.config.outbound[index].to[link.upstream].clone()))
+                Some(Edit::Set("host", self.config.outbound[index].to[link.upstream].to_string()))
             }
             _ => None,
         };

@@ -310,7 +310,8 @@ impl Net {
                 .iter()
                 .enumerate()
                 .map(|(port, callee)| {
-                    format!("  - {{listen: \"127.0.0.1:{}\", callee: {callee}, to: [\"{callee}:80\"]}}\n", port + 100)
+                    let (listen, host) = (port + 100, port + 1);
+                    format!("  - {{listen: \"127.0.0.1:{listen}\", callee: {callee}, to: [\"10.0.0.{host}:80\"]}}\n")
                 })
                 .collect();
             let text = format!(

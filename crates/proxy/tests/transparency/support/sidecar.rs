@@ -236,7 +236,7 @@ impl Sidecar {
                 let listeners = ports.into_iter().map(|(door, socket, upstreams)| {
                     socket.set_nonblocking(true).expect("a socket");
                     let socket = tokio::net::TcpListener::from_std(socket).expect("a socket");
-                    Listener { door, socket, upstreams: upstreams.into_iter().map(Into::into).collect() }
+                    Listener::before(door, socket, upstreams)
                 });
                 let listeners = listeners.collect();
                 let (router, stop) = (Router::new(), Stop::new());
