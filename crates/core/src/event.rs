@@ -65,13 +65,20 @@ pub enum Outcome {
     Unknown,
 }
 
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Outcome {
+    /// The word in spans and output.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
             Outcome::Ok => "ok",
             Outcome::Error => "error",
             Outcome::Unknown => "unknown",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

@@ -26,6 +26,16 @@ pub enum GapKind {
     Evidence,
 }
 
+impl GapKind {
+    /// The word in spans and output.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            GapKind::Number => "number",
+            GapKind::Evidence => "evidence",
+        }
+    }
+}
+
 /// Something may have been missed: by whom, at which service, of what kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Gap {
@@ -39,11 +49,7 @@ pub struct Gap {
 
 impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            GapKind::Number => "number",
-            GapKind::Evidence => "evidence",
-        };
-        write!(f, "{kind} gap noticed by the sidecar of {} ({})", self.service, self.observer)
+        write!(f, "{} gap noticed by the sidecar of {} ({})", self.kind.as_str(), self.service, self.observer)
     }
 }
 

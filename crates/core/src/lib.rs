@@ -6,6 +6,7 @@
 pub mod duration;
 pub mod event;
 pub mod evidence;
+mod hex;
 pub mod hop;
 pub mod id;
 pub mod name;

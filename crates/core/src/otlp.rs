@@ -8,6 +8,7 @@
 //!
 //! The version of the attributes is [`SCHEMA`], on every span; a change of meaning raises it.
 
+mod encode;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -17,21 +18,20 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use prost::Message as _;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::event::Outcome;
 use crate::evidence::{Gap, GapKind, Gaps};
 use crate::id::{CallId, ExecutionId, ObserverId, Token};
 use crate::name::{Api, Service};
 use crate::plan::Side;
-use crate::span::{CallSpan, Ending, Injection, Instant, Pass};
+use crate::span::{CallSpan, Injection, Instant, Pass};
 
 use message::{
-    AnyValue, ArrayValue, ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
-    InstrumentationScope, KIND_CLIENT, KIND_SERVER, KeyValue, Resource, ResourceSpans, STATUS_ERROR, ScopeSpans, Span,
-    Status, Value,
+    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse, KIND_CLIENT, KIND_SERVER, KeyValue,
+    Resource, Span, Value,
 };
+
+pub use encode::Batch;
 
 /// The version of the `aftershock.*` attributes.
 pub const SCHEMA: u64 = 1;
@@ -80,7 +80,9 @@ pub struct Decoded {
 
 /// One `ExportTraceServiceRequest` in protobuf, for [`crate::wire::TRACES_PATH`].
 pub fn encode(spans: &[CallSpan]) -> Vec<u8> {
-    request(spans).encode_to_vec()
+    let mut batch = Batch::default();
+    spans.iter().for_each(|span| batch.push(span));
+    batch.finish()
 }
 
 /// Read an `ExportTraceServiceRequest` in protobuf.
@@ -150,47 +152,7 @@ impl Answer {
     }
 }
 
-// ---- encoding -------------------------------------------------------------------------------------------------------
-
-fn request(spans: &[CallSpan]) -> ExportTraceServiceRequest {
-    let resource_spans = spans
-        .chunk_by(|a, b| (&a.service, a.observer) == (&b.service, b.observer))
-        .map(|of_one| ResourceSpans {
-            resource: Some(Resource {
-                attributes: vec![
-                    attribute("service.name", text(&of_one[0].service)),
-                    attribute("service.instance.id", text(of_one[0].observer)),
-                ],
-            }),
-            scope_spans: vec![ScopeSpans {
-                scope: Some(InstrumentationScope {
-                    name: "aftershock".to_owned(),
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                }),
-                spans: of_one.iter().map(encode_span).collect(),
-            }],
-        })
-        .collect();
-    ExportTraceServiceRequest { resource_spans }
-}
-
-fn encode_span(span: &CallSpan) -> Span {
-    let failed = span.outcome == Some(Outcome::Error) || (span.response.is_none() && span.ending != Ending::Complete);
-    Span {
-        trace_id: trace_id(span).to_be_bytes().to_vec(),
-        span_id: span_id(span).to_be_bytes().to_vec(),
-        parent_span_id: parent_span_id(span).map_or(Vec::new(), |id| id.to_be_bytes().to_vec()),
-        name: span.api.operation.to_string(),
-        kind: match span.side {
-            Side::Caller => KIND_CLIENT,
-            Side::Callee => KIND_SERVER,
-        },
-        start_time_unix_nano: span.request.unix_nanos,
-        end_time_unix_nano: span.ended_unix_nanos,
-        attributes: attributes(span),
-        status: failed.then(|| Status { message: String::new(), code: STATUS_ERROR }),
-    }
-}
+// ---- ids ------------------------------------------------------------------------------------------------------------
 
 /// A bijection that scatters (the finalizer of splitmix64), to derive ids from ids.
 fn scatter(mut x: u64) -> u64 {
@@ -235,129 +197,6 @@ fn parent_span_id(span: &CallSpan) -> Option<u64> {
         Side::Callee if span.caller.is_some() => Some(nonzero(span.call.0)),
         Side::Caller | Side::Callee => span.parent.map(server_span_id),
     }
-}
-
-fn attributes(span: &CallSpan) -> Vec<KeyValue> {
-    let mut list = Attributes(Vec::with_capacity(24));
-    list.standard(span);
-    list.put("aftershock.schema", number(SCHEMA));
-    list.put("aftershock.execution", text(span.execution));
-    if !span.token.is_zero() {
-        list.put("aftershock.token", text(span.token));
-    }
-    list.put("aftershock.call", text(span.call));
-    list.put_some("aftershock.parent", span.parent.map(text));
-    list.put_some("aftershock.caller", span.caller.as_ref().map(text));
-    list.put("aftershock.api", text(&span.api));
-    list.put("aftershock.association", word(&span.association));
-    list.put("aftershock.trace_id_derived", Value::Bool(span.trace_id == 0));
-    list.put("aftershock.request.clock", number(span.request.clock));
-    if let Some(response) = span.response {
-        list.put("aftershock.response.clock", number(response.clock));
-        list.put("aftershock.response.unix_nanos", number(response.unix_nanos));
-    }
-    list.put_some("aftershock.outcome", span.outcome.as_ref().map(word));
-    list.put("aftershock.made", Value::Bool(span.made));
-    list.put("aftershock.ending", word(&span.ending));
-    list.put("aftershock.evidence.went", Value::Bool(span.evidence_went));
-    list.put("aftershock.evidence.came", Value::Bool(span.evidence_came));
-    if !span.gaps.is_empty() {
-        list.put("aftershock.gaps", array(gap_texts(&span.gaps)));
-    }
-    list.put_some("aftershock.messages", span.messages.map(number));
-    if !span.passes.is_empty() {
-        let passes = span.passes.iter().map(|pass| serde_json::to_string(pass).expect("a pass has only text keys"));
-        list.put("aftershock.passes", array(passes));
-    }
-    if let Some(injection) = &span.injection {
-        list.put("aftershock.injection.rule", number(injection.rule as u64));
-        list.put("aftershock.injection.k", number(injection.k.into()));
-        list.put("aftershock.injection.decided", number(injection.decided));
-        list.put("aftershock.injection.held", Value::Bool(injection.held));
-        list.put("aftershock.injection.fault", text(&injection.fault));
-    }
-    list.0
-}
-
-struct Attributes(Vec<KeyValue>);
-
-impl Attributes {
-    fn put(&mut self, key: &'static str, value: Value) {
-        self.0.push(attribute(key, value));
-    }
-
-    fn put_some(&mut self, key: &'static str, value: Option<Value>) {
-        if let Some(value) = value {
-            self.put(key, value);
-        }
-    }
-
-    /// What OpenTelemetry's conventions for RPC and HTTP spans ask for.
-    fn standard(&mut self, span: &CallSpan) {
-        let operation = span.api.operation.as_str();
-        if let Some((method, path)) = operation.split_once(' ') {
-            self.put("http.request.method", text(method));
-            let template = match span.side {
-                Side::Caller => "url.template",
-                Side::Callee => "http.route",
-            };
-            self.put(template, text(path));
-        } else if let Some((service, method)) = operation.split_once('/') {
-            self.put("rpc.system", text("grpc"));
-            self.put("rpc.service", text(service));
-            self.put("rpc.method", text(method));
-        }
-        if span.side == Side::Caller {
-            self.put("peer.service", text(&span.api.service));
-        }
-        self.put_some("http.response.status_code", span.http_status.map(|status| number(status.into())));
-        self.put_some("rpc.grpc.status_code", span.grpc_status.map(|status| number(status.into())));
-        let error = match (span.outcome, span.grpc_status, span.http_status) {
-            (Some(Outcome::Error), Some(status), _) if status != 0 => Some(status.to_string()),
-            (Some(Outcome::Error), _, Some(status)) => Some(status.to_string()),
-            (Some(Outcome::Error), _, None) => Some("_OTHER".to_owned()),
-            (None, ..) if span.ending != Ending::Complete => Some(kebab(&span.ending)),
-            _ => None,
-        };
-        self.put_some("error.type", error.map(text));
-    }
-}
-
-fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
-}
-
-fn text(value: impl Display) -> Value {
-    Value::String(value.to_string())
-}
-
-/// OTLP integers are signed; what does not fit travels as decimal text.
-fn number(value: u64) -> Value {
-    i64::try_from(value).map_or_else(|_| Value::String(value.to_string()), Value::Int)
-}
-
-fn array(texts: impl IntoIterator<Item = String>) -> Value {
-    let values = texts.into_iter().map(|text| AnyValue { value: Some(Value::String(text)) }).collect();
-    Value::Array(ArrayValue { values })
-}
-
-/// A value that serializes as one kebab-case word.
-fn word(value: &impl Serialize) -> Value {
-    Value::String(kebab(value))
-}
-
-fn kebab(value: &impl Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(word)) => word,
-        other => unreachable!("only enums of words are written as words, not {other:?}"),
-    }
-}
-
-fn gap_texts(gaps: &Gaps) -> Vec<String> {
-    if gaps.is_any() {
-        return vec!["any".to_owned()];
-    }
-    gaps.named().map(|gap| format!("{} {} {}", kebab(&gap.kind), gap.observer, gap.service)).collect()
 }
 
 // ---- decoding -------------------------------------------------------------------------------------------------------

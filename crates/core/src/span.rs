@@ -32,7 +32,14 @@ pub enum Association {
 
 impl fmt::Display for Association {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Association {
+    /// The word in spans, files and output.
+    pub fn as_str(self) -> &'static str {
+        match self {
             Association::Exact => "exact",
             Association::Correlated => "correlated",
             Association::Ambiguous => "ambiguous",
@@ -40,11 +47,9 @@ impl fmt::Display for Association {
             Association::Relayed => "relayed",
             Association::Exclusive => "exclusive",
             Association::Unassociated => "unassociated",
-        })
+        }
     }
-}
 
-impl Association {
     /// Every step, in order.
     pub const ALL: [Association; 7] = [
         Association::Exact,
@@ -78,6 +83,18 @@ pub enum Ending {
     UpstreamFailed,
     /// A fault ended it.
     Faulted,
+}
+
+impl Ending {
+    /// The word in spans.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Ending::Complete => "complete",
+            Ending::ApplicationGone => "application-gone",
+            Ending::UpstreamFailed => "upstream-failed",
+            Ending::Faulted => "faulted",
+        }
+    }
 }
 
 /// What a rule did with a message.
