@@ -135,16 +135,26 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<O
         .try_init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandError::Process)?;
     runtime.block_on(async {
-        let shutdown = shutdown(arguments.exit_with_stdin).map_err(CommandError::Process)?;
-        run(config, shutdown).await?;
+        let (shutdown, at_once) = shutdown(arguments.exit_with_stdin).map_err(CommandError::Process)?;
+        run(config, shutdown, at_once).await?;
         Ok(None)
     })
 }
 
-/// Completes when the process is to end.
-fn shutdown(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+/// Complete when the process is to end, and when it is to end at once: at a signal, and at any that comes after the first
+/// was heard.
+fn shutdown(with_stdin: bool) -> io::Result<(impl Future<Output = ()>, impl Future<Output = ()>)> {
+    let either = || -> io::Result<_> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        Ok(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        })
+    };
+    let first = either()?;
     // Without a reader the sender lives as long as the future, so that this never completes.
     let (ended, mut stdin) = oneshot::channel::<()>();
     let ended = if with_stdin {
@@ -164,12 +174,18 @@ fn shutdown(with_stdin: bool) -> io::Result<impl Future<Output = ()>> {
     } else {
         Some(ended)
     };
-    Ok(async move {
+    let shutdown = async move {
         let _ended = ended;
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = first => {}
             _ = &mut stdin => {}
         }
-    })
+    };
+    let at_once = async move {
+        match either() {
+            Ok(again) => again.await,
+            Err(error) => tracing::warn!(%error, "cannot listen for another signal"),
+        }
+    };
+    Ok((shutdown, at_once))
 }

@@ -33,6 +33,9 @@ pub const KIND: &str = "Sidecar";
 /// How long an ended call may still be named as a parent, unless configured.
 pub const LINGER: Duration = Duration::from_secs(30);
 
+/// How long exchanges may take to end after the process was told to end, unless configured.
+pub const DRAIN: Duration = Duration::from_secs(30);
+
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -87,6 +90,8 @@ pub struct Config {
     pub linger: Duration,
     /// Where operators ask; a loopback address.
     pub admin: Option<SocketAddr>,
+    /// How long exchanges may take to end after the process was told to end; then their connections are cut.
+    pub drain: Duration,
 }
 
 /// Where the controller is, and what this sidecar shows it.
@@ -219,6 +224,9 @@ pub struct SidecarFile {
     /// Where `/livez`, `/readyz` and `/metrics` are asked for, `127.0.0.1:port` or `[::1]:port`; nowhere if left out.
     #[serde(default)]
     admin: Option<Spanned<String>>,
+    /// How long exchanges may take to end after SIGTERM; then their connections are cut. 30s if left out.
+    #[serde(default)]
+    drain: Option<Spanned<Interval>>,
 }
 
 /// Where the controller is, in short or in full.
@@ -379,12 +387,10 @@ impl Source<'_> {
             outbound.push(Outbound { listen, callee: entry.callee, to, host: entry.host });
         }
         let admin = file.admin.as_ref().map(|admin| self.admin(admin, &mut taken)).transpose()?;
-        let linger = match &file.linger {
-            Some(linger) if linger.0 > MAX_LINGER => {
-                return Err(self.error(linger, format!("expected at most {}", Interval(MAX_LINGER))));
-            }
-            Some(linger) => linger.0,
-            None => LINGER,
+        let at_most = |given: &Option<Spanned<Interval>>, most: Duration, default: Duration| match given {
+            Some(given) if given.0 > most => Err(self.error(given, format!("expected at most {}", Interval(most)))),
+            Some(given) => Ok(given.0),
+            None => Ok(default),
         };
         Ok(Config {
             control: file.control.as_ref().map(|control| self.control(control)).transpose()?,
@@ -402,7 +408,8 @@ impl Source<'_> {
             templates: self.templates(&file.templates)?,
             health_paths: self.health_paths(&file.health_paths)?,
             record: file.record,
-            linger,
+            linger: at_most(&file.linger, MAX_LINGER, LINGER)?,
+            drain: at_most(&file.drain, MAX_DRAIN, DRAIN)?,
             admin,
         })
     }
@@ -550,6 +557,9 @@ impl Source<'_> {
 /// Longer than any application keeps a context for.
 const MAX_LINGER: Duration = Duration::from_secs(600);
 
+/// Whoever stops processes kills those that take longer.
+const MAX_DRAIN: Duration = Duration::from_secs(3600);
+
 /// Each is looked for in every request.
 const MAX_CORRELATE: usize = 16;
 
@@ -593,6 +603,7 @@ health_paths: ["/healthz"]
 record: all
 linger: 5s
 admin: 127.0.0.1:15020
+drain: 2m
 "#;
 
     fn complaint(text: &str) -> (Option<u32>, Option<u32>, String) {
@@ -615,6 +626,7 @@ admin: 127.0.0.1:15020
         assert_eq!(config.templates.operation("GET", "/product/7"), "GET /product/{id}");
         assert!(config.relay.contains("legacy") && config.accept_relayed && config.allow_detached);
         assert_eq!((config.record, config.linger), (Record::All, Duration::from_secs(5)));
+        assert_eq!(config.drain, Duration::from_secs(120));
         assert!(config.health_paths.contains("/healthz"));
         assert_eq!(config.admin, Some("127.0.0.1:15020".parse().unwrap()));
     }
@@ -637,7 +649,8 @@ admin: 127.0.0.1:15020
                     inbound: [{listen: \"127.0.0.1:80\", to: \"127.0.0.1:81\"}]\n";
         let config = Config::parse("s", text).unwrap();
         assert!(config.control.is_none() && config.outbound.is_empty() && config.correlate.is_empty());
-        assert_eq!((config.record, config.linger, config.admin), (Record::Tagged, LINGER, None));
+        assert_eq!((config.record, config.linger, config.drain), (Record::Tagged, LINGER, DRAIN));
+        assert_eq!(config.admin, None);
     }
 
     #[test]
@@ -682,6 +695,7 @@ admin: 127.0.0.1:15020
             ("127.0.0.1:15020", "localhost:15020", 18, "expected an IP address and port"),
             ("127.0.0.1:15020", "15020", 18, "expected an IP address and port"),
             ("127.0.0.1:15020", "127.9.9.1:5050", 18, "found 127.9.9.1:5050 again"),
+            ("drain: 2m", "drain: 2h", 19, "expected at most"),
             ("accept_relayed: true", "accept_relay: true", 11, "did you mean `accept_relayed`?"),
         ];
         for (good, bad, line, says) in cases {

@@ -337,6 +337,9 @@ pub trait Editor {
     fn minds_close(&self) -> bool {
         false
     }
+    /// The process is about to end: tell the application, so that it takes another connection for what comes next, and
+    /// end the link behind what is under way. Called at most once, perhaps before the first byte.
+    fn drain(&mut self, _decide: &mut dyn Interceptor) {}
     /// Whether no exchange and no part of one is under way, so that a graceful stop may close the link now.
     fn idle(&self) -> bool {
         false

@@ -26,6 +26,8 @@
 //!   the connection is closed then. No request is taken before the rest of the response has been drained.
 //! * Behind a request that asks for another protocol (Upgrade, CONNECT) nothing is forwarded before the upstream has
 //!   answered it: only the answer says what those bytes are.
+//! * A link that drains takes no request while a response is outstanding. The last response gets `connection: close`
+//!   (RFC 9112 §9.6), unless its head has left or it opens a tunnel; then the next one gets it.
 //! * A response that nobody asked for (a 408 on an idle connection) is forwarded with all that follows it; a request behind
 //!   it closes the link.
 
@@ -98,6 +100,18 @@ pub struct Link {
     upload: Upload,
     download: Download,
     opaque: bool,
+    drain: Drain,
+}
+
+/// How far a graceful end of the link has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drain {
+    /// Nobody asked for it.
+    No,
+    /// The last response that is under way, or the next, is to say that the connection closes.
+    Wanted,
+    /// It has said so: behind it the link ends.
+    Announced,
 }
 
 /// What has arrived from one peer.
@@ -182,6 +196,7 @@ impl Link {
             upload: Upload::Head,
             download: Download::Head,
             opaque: false,
+            drain: Drain::No,
         }
     }
 
@@ -212,7 +227,8 @@ impl Link {
     /// Sends the answers made here whose turn has come.
     fn answer(&mut self, decide: &mut dyn Interceptor) {
         while let Some(Exchange { head, reply: Reply::Made { made, ready: true, close }, .. }) = self.queue.front() {
-            let close = *close || self.upstream.end.is_some();
+            let last = self.drain != Drain::No && self.queue.len() == 1;
+            let close = *close || last || self.upstream.end.is_some();
             made::write(made, *head, close, &mut self.out.to_app);
             if let Some(done) = self.queue.pop_front() {
                 done.closed(Closed::Complete, decide);
@@ -353,6 +369,10 @@ impl Editor for Link {
 
     fn minds_close(&self) -> bool {
         matches!(self.upload, Upload::Stopped) || self.keeps_app_waiting()
+    }
+
+    fn drain(&mut self, _: &mut dyn Interceptor) {
+        self.drain = Drain::Wanted;
     }
 
     fn idle(&self) -> bool {

@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -172,30 +173,26 @@ pub async fn serve(
 async fn accept(listener: Listener, shared: Shared, stop: Stop) {
     let mut links = JoinSet::new();
     let mut turn = 0;
+    let mut open = |app: TcpStream, links: &mut JoinSet<()>| {
+        let (door, target) = match &listener.behind {
+            Behind::Listed { door, upstreams } => {
+                let target = upstreams[turn];
+                turn = (turn + 1) % upstreams.len();
+                (*door, target)
+            }
+            Behind::RedirectedIn | Behind::RedirectedOut => match shared.own.destination(&app) {
+                Ok(target) if matches!(listener.behind, Behind::RedirectedIn) => (Door::RedirectedIn(target), target),
+                Ok(target) => (Door::RedirectedOut(target), target),
+                Err(refusal) => return shared.own.refuse(app, &refusal),
+            },
+        };
+        let dial = Box::pin(TcpStream::connect(target));
+        links.spawn_local(relay::Relay::new(door, app, dial, shared.clone()));
+    };
     loop {
         tokio::select! {
             accepted = listener.socket.accept() => match accepted {
-                Ok((app, _)) => {
-                    let (door, target) = match &listener.behind {
-                        Behind::Listed { door, upstreams } => {
-                            let target = upstreams[turn];
-                            turn = (turn + 1) % upstreams.len();
-                            (*door, target)
-                        }
-                        Behind::RedirectedIn | Behind::RedirectedOut => match shared.own.destination(&app) {
-                            Ok(target) if matches!(listener.behind, Behind::RedirectedIn) => {
-                                (Door::RedirectedIn(target), target)
-                            }
-                            Ok(target) => (Door::RedirectedOut(target), target),
-                            Err(refusal) => {
-                                shared.own.refuse(app, &refusal);
-                                continue;
-                            }
-                        },
-                    };
-                    let dial = Box::pin(TcpStream::connect(target));
-                    links.spawn_local(relay::Relay::new(door, app, dial, shared.clone()));
-                }
+                Ok((app, _)) => open(app, &mut links),
                 Err(error) => {
                     tracing::warn!(%error, listener = ?listener.behind, "cannot accept");
                     if is_lasting(&error) {
@@ -211,7 +208,15 @@ async fn accept(listener: Listener, shared: Shared, stop: Stop) {
             () = stop.stopped() => break,
         }
     }
-    drop(listener);
+    // Whoever the kernel has let in is connected and may have sent a request, which closing the socket would reset.
+    while let Ok((app, _)) = SockRef::from(&listener.socket).accept() {
+        let accepted = app.set_nonblocking(true).and_then(|()| TcpStream::from_std(app.into()));
+        match accepted {
+            Ok(app) => open(app, &mut links),
+            Err(error) => tracing::warn!(%error, listener = ?listener.behind, "cannot accept"),
+        }
+    }
+    drop(listener.socket);
     shared.router.stop();
     while links.join_next().await.is_some() {}
 }

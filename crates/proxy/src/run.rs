@@ -32,8 +32,6 @@ use crate::link::{self, Listener, Router, Stop};
 use crate::metrics::{self, Exposition};
 use crate::sidecar::Sidecar;
 
-/// How long open exchanges may take to end after the process was told to.
-const GRACE: Duration = Duration::from_secs(5);
 /// How long the last spans may take.
 const LAST_EXPORT: Duration = Duration::from_secs(1);
 
@@ -73,15 +71,24 @@ pub enum RunError {
 }
 
 /// Run the sidecar that `config` describes until `shutdown` completes; then release what is parked, close what was
-/// dropped, let exchanges end, send the last spans.
+/// dropped, let exchanges end, send the last spans. If `at_once` completes meanwhile, everything is cut.
 ///
 /// # Errors
 /// When it cannot start. Once it runs, nothing but `shutdown` ends it.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
-    LocalSet::new().run_until(run_local(config, shutdown)).await
+pub async fn run(
+    config: Config,
+    shutdown: impl Future<Output = ()>,
+    at_once: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    LocalSet::new().run_until(run_local(config, shutdown, at_once)).await
 }
 
-async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+async fn run_local(
+    config: Config,
+    shutdown: impl Future<Output = ()>,
+    at_once: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    let drain = config.drain;
     let listeners = bind(&config).await?;
     let inbound = listeners[..config.inbound.len()].iter();
     let mut random = Random::new()?;
@@ -104,7 +111,7 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
     }
     tokio::task::spawn_local(hub.clone().keep_time());
     let stop = Stop::new();
-    let relays = link::serve(listeners, Rc::new(RefCell::new(hub.clone())), hub.0.router.clone(), stop.clone(), GRACE);
+    let relays = link::serve(listeners, Rc::new(RefCell::new(hub.clone())), hub.0.router.clone(), stop.clone(), drain);
     let mut relays = Box::pin(relays);
     tokio::select! {
         () = &mut relays => {}
@@ -113,7 +120,13 @@ async fn run_local(config: Config, shutdown: impl Future<Output = ()>) -> Result
             hub.0.draining.set(true);
             hub.change(|sidecar| sidecar.shutdown());
             stop.stop();
-            relays.await;
+            tokio::select! {
+                () = &mut relays => {}
+                () = at_once => {
+                    tracing::warn!("ending at once: open connections are cut");
+                    return Ok(());
+                }
+            }
         }
     }
     if control.is_some() {

@@ -224,8 +224,14 @@ fn read(fields: &Fields<'_>) -> Result<(Framing, Said), Malformed> {
     Ok((framing, said))
 }
 
+/// What a head says about its connection (RFC 9110 §7.6.1).
+pub(super) fn connection_options<'f>(fields: &'f Fields<'_>) -> impl Iterator<Item = &'f [u8]> + Clone {
+    let lines = fields.0.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"connection"));
+    lines.flat_map(|(_, value)| tokens(value))
+}
+
 /// The elements of a comma-separated list, empty ones left out.
-fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     value.split(|b| *b == b',').map(<[u8]>::trim_ascii).filter(|t| !t.is_empty())
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::body::{Body, walk};
 use super::responses::Download;
-use super::{Done, Exchange, Link, MAX_HEAD, MAX_QUEUE, Malformed, Reply, head, lines, raise};
+use super::{Done, Drain, Exchange, Link, MAX_HEAD, MAX_QUEUE, Malformed, Reply, head, lines, raise};
 use crate::exchange::{Act, Closed, Edits, Fate, Interceptor, Made, Part, PeerEnd, Refusal, StreamId, Verdict};
 
 /// What the next byte of the application is.
@@ -121,7 +121,8 @@ impl Link {
 
     /// Whether the next request may be looked at now.
     fn takes_request(&self) -> bool {
-        self.queue.len() < MAX_QUEUE && !matches!(self.download, Download::Drain { .. })
+        let last_is_under_way = self.drain != Drain::No && !self.queue.is_empty();
+        self.queue.len() < MAX_QUEUE && !matches!(self.download, Download::Drain { .. }) && !last_is_under_way
     }
 
     /// A complete head; `behind` is what has arrived after it.

@@ -3,8 +3,10 @@
 use super::body::{Body, walk};
 use super::requests::Upload;
 use super::watched::{Stop, Watch, Watched, Withheld};
-use super::{Done, Exchange, Link, MAX_HEAD, Malformed, Reply, head, lines, raise};
-use crate::exchange::{Act, Closed, Fate, Interceptor, Mark, Part, PeerEnd, Refusal, StreamId, Tail, Verdict};
+use super::{Done, Drain, Exchange, Link, MAX_HEAD, Malformed, Reply, head, lines, raise};
+use crate::exchange::{
+    Act, Closed, Edit, Edits, Fate, Fields, Interceptor, Mark, Part, PeerEnd, Refusal, StreamId, Tail, Verdict,
+};
 use crate::marks::{Cursor, Messages, is_grpc};
 
 /// What the next byte of the upstream is.
@@ -254,20 +256,41 @@ impl Link {
     fn pass_head(
         &mut self,
         raw: &[u8],
-        fields: &crate::exchange::Fields<'_>,
+        fields: &Fields<'_>,
         body: Option<Body>,
         connects: bool,
         watch: Watch,
         decide: &mut dyn Interceptor,
     ) {
         let Some(id) = self.front_id() else { return };
-        let edits = decide.stamp(id, Part::Response);
+        let mut edits = decide.stamp(id, Part::Response);
+        if !connects && !matches!(body, Some(Body::UntilClose)) {
+            self.announce_close(fields, &mut edits);
+        }
         lines::write(raw, fields, &edits, &mut self.out.to_app);
         match body {
             Some(body) => self.download = watch.over(body),
             None if connects => self.tunnel(),
             None => self.finish(decide),
         }
+    }
+
+    /// Has the response at the front of the queue, whose head is about to leave, say that the link drains, if it is the
+    /// last.
+    fn announce_close(&mut self, fields: &Fields<'_>, edits: &mut Edits) {
+        if self.drain == Drain::No || self.queue.len() > 1 {
+            return;
+        }
+        self.drain = Drain::Announced;
+        let options = head::connection_options(fields);
+        if options.clone().any(|option| option.eq_ignore_ascii_case(b"close")) {
+            return;
+        }
+        let mut value = String::new();
+        for option in options.filter(|option| !option.eq_ignore_ascii_case(b"keep-alive")) {
+            value.extend([&String::from_utf8_lossy(option), ", "]);
+        }
+        edits.push(Edit::Set("connection", value + "close"));
     }
 
     fn tunnel(&mut self) {
@@ -287,6 +310,9 @@ impl Link {
             if done.switch {
                 self.stays_http();
             }
+        }
+        if self.drain == Drain::Announced {
+            self.fail(Closed::Complete, Fate::Linger, Fate::Linger, decide);
         }
         self.answer(decide);
     }
@@ -362,7 +388,10 @@ impl Link {
 
     fn write_withheld(&mut self, id: StreamId, kept: &Withheld, decide: &mut dyn Interceptor) {
         let parsed = head::response(&kept.head.raw).expect("the head was well-formed when it was kept back");
-        let edits = decide.stamp(id, Part::Response);
+        let mut edits = decide.stamp(id, Part::Response);
+        if !kept.head.ends_connection() {
+            self.announce_close(&parsed.head.fields, &mut edits);
+        }
         lines::write(&kept.head.raw, &parsed.head.fields, &edits, &mut self.out.to_app);
         self.out.to_app.extend_from_slice(&kept.bytes);
     }

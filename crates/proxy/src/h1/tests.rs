@@ -1,5 +1,6 @@
 //! The editor byte by byte: scripted conversations, cut at every position.
 
+mod drain;
 mod ends;
 mod faults;
 mod framing;
@@ -23,6 +24,7 @@ enum Step {
     AppEnd(PeerEnd),
     UpEnd(PeerEnd),
     Resume(u64, Resume),
+    Drain,
 }
 
 fn app(bytes: impl AsRef<[u8]>) -> Step {
@@ -186,6 +188,7 @@ fn play(steps: &[Step], mut script: Script) -> Outcome {
             Step::Up(bytes) if upstream => link.upstream_bytes(bytes, &mut script),
             Step::AppEnd(how) if app => link.app_end(*how, &mut script),
             Step::UpEnd(how) if upstream => link.upstream_end(*how, &mut script),
+            Step::Drain => link.drain(&mut script),
             Step::Resume(stream, resume) => link.resume(StreamId(*stream), resume.clone(), &mut script),
             _ => {}
         }

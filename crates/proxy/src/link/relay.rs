@@ -34,6 +34,10 @@ const DETECT_TIME: Duration = Duration::from_millis(500);
 /// for ever.
 const REFUSED_TIME: Duration = Duration::from_secs(1);
 
+/// How long a link must have been silent before a graceful stop closes it: who used it just now is likely to be sending the
+/// next request, which it would lose. That request's answer can say that the connection closes.
+const QUIET: Duration = Duration::from_millis(500);
+
 type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>>>>;
 
 /// The task of one link.
@@ -49,7 +53,10 @@ pub(super) struct Relay {
     called: bool,
     /// The decider knows that the link is opaque.
     counted: bool,
-    stopping: bool,
+    /// When the editor was last called, or the connection was accepted.
+    active: Instant,
+    /// A graceful stop was asked for; what is idle may be closed when this has passed.
+    stopping: Option<Pin<Box<Sleep>>>,
     /// Which side is read first: it changes, so that a busy one cannot starve the other.
     upstream_first: bool,
 }
@@ -90,7 +97,8 @@ impl Relay {
             },
             called: false,
             counted: false,
-            stopping: false,
+            active: Instant::now(),
+            stopping: None,
             upstream_first: false,
         }
     }
@@ -98,7 +106,8 @@ impl Relay {
     /// Calls the editor, if there is one.
     fn call(&mut self, mut what: impl FnMut(&mut dyn Editor, &mut dyn Interceptor)) {
         let Stage::Running(editor) = &mut self.stage else { return };
-        self.shared.decider.borrow_mut().intercept(self.id, Instant::now(), &mut |decide| what(&mut **editor, decide));
+        self.active = Instant::now();
+        self.shared.decider.borrow_mut().intercept(self.id, self.active, &mut |decide| what(&mut **editor, decide));
         self.called = true;
         if !self.counted && editor.opaque() {
             self.counted = true;
@@ -118,6 +127,9 @@ impl Relay {
         if protocol == Detected::Opaque {
             self.counted = true;
             self.shared.decider.borrow_mut().opaque(self.id, None);
+        }
+        if self.stopping.is_some() {
+            self.call(|editor, decide| editor.drain(decide));
         }
         if refused {
             self.call(|editor, decide| editor.upstream_end(PeerEnd::Refused, decide));
@@ -169,7 +181,8 @@ impl Relay {
                 true
             }
             Poll::Ready(Some(Message::Stop)) => {
-                self.stopping = true;
+                self.stopping = Some(Box::pin(tokio::time::sleep_until((self.active + QUIET).into())));
+                self.call(|editor, decide| editor.drain(decide));
                 true
             }
             // The router keeps the sender until this task leaves it.
@@ -318,8 +331,9 @@ impl Relay {
     }
 
     /// Whether a graceful stop may end the link now.
-    fn may_stop(&mut self) -> bool {
-        self.stopping
+    fn may_stop(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(quiet) = &mut self.stopping else { return false };
+        quiet.as_mut().poll(cx).is_ready()
             && match &mut self.stage {
                 Stage::Detecting { first, .. } => first.is_empty(),
                 Stage::Running(editor) => {
@@ -360,7 +374,7 @@ impl Future for Relay {
             if self.poll_once(cx) {
                 continue;
             }
-            if self.may_stop() {
+            if self.may_stop(cx) {
                 self.app.close();
                 self.upstream.close();
                 self.dial = None;

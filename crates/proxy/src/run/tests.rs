@@ -166,7 +166,8 @@ impl Stage {
         let (seen, app_seen) = mpsc::unbounded_channel();
         tokio::task::spawn_local(application(app, seen));
         let (stop, stopped) = oneshot::channel::<()>();
-        let sidecar = tokio::task::spawn_local(run_local(config, async move { drop(stopped.await) }));
+        let sidecar =
+            tokio::task::spawn_local(run_local(config, async move { drop(stopped.await) }, std::future::pending()));
         let (_, sessions) = mpsc::unbounded_channel();
         let (_, spans) = mpsc::unbounded_channel();
         let inbound = "127.0.0.1:0".parse().unwrap();
@@ -386,7 +387,7 @@ fn an_address_that_is_taken_is_named() {
              inbound: [{{listen: \"{address}\", to: \"127.0.0.1:1\"}}]\n"
         );
         let config = Config::parse("test", &text).unwrap();
-        let error = run_local(config, std::future::pending()).await.unwrap_err();
+        let error = run_local(config, std::future::pending(), std::future::pending()).await.unwrap_err();
         assert_eq!(error.to_string(), format!("cannot listen on {address}"));
     });
 }

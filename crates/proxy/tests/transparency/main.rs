@@ -6,6 +6,7 @@
 //! and the fate of both connections (design §3.9). `docs/transparency.md` lists the cases.
 
 mod conformance;
+mod drain;
 mod exchanges;
 mod faults;
 mod opaque;
