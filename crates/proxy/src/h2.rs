@@ -37,6 +37,10 @@
 //! * When the upstream is gone, what is kept of complete responses is still delivered as it is released, then the
 //!   application's connection ends; nothing is made up.
 //!
+//! How a link is drained ([`Editor::drain`], RFC 9113 §6.8): GOAWAY without a last stream and a PING; whatever the
+//! application sent before it saw them has come when it acknowledges the PING, and is processed. Then GOAWAY with the last
+//! stream; later ones are ignored, and the connections end behind the last open one.
+//!
 //! A connection upgraded by a 101 to `h2c` is not handled here: the HTTP/1 editor counts it as opaque.
 
 mod connection;
@@ -138,6 +142,17 @@ impl Side {
     }
 }
 
+/// How far a link is that is drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// It is not.
+    No,
+    /// The application was warned, and asked whether it has heard.
+    Warned,
+    /// It knows which stream is the last.
+    Told,
+}
+
 /// A response that is thrown away after its exchange is over for the application.
 #[derive(Debug, Clone, Copy)]
 struct Drain {
@@ -177,6 +192,7 @@ pub struct Link {
     up_open: usize,
     /// The upstream's GOAWAY as the application got it, unless it was only a warning.
     goaway: Option<u32>,
+    ending: Ending,
     /// Streams that were closed towards the application while it could not know that yet.
     crossing: Crossing,
     /// What was made for the application before the upstream's SETTINGS came.
@@ -224,6 +240,7 @@ impl Link {
             last_app: 0,
             up_open: 0,
             goaway: None,
+            ending: Ending::No,
             crossing: Crossing::default(),
             early: BytesMut::new(),
             nowhere: BytesMut::new(),
@@ -445,7 +462,16 @@ impl Editor for Link {
             && self.out.to_upstream.len() < 4 * OUTPUT_LIMIT
     }
 
+    fn drain(&mut self, decide: &mut dyn Interceptor) {
+        self.warn();
+        self.after(decide);
+    }
+
     fn idle(&self) -> bool {
+        // Whoever has not heard of the end yet may be sending a request.
+        if self.ending == Ending::Warned {
+            return false;
+        }
         // Frames of the connection alone, such as a PING in the making, are nobody's exchange, but the beginning of a
         // frame may be that of a request.
         let between = |side: &Side| side.reader.between_frames() && side.block.is_none();

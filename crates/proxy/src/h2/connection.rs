@@ -4,13 +4,48 @@ use super::flow::MAX_WINDOW;
 use super::frame::{self, Frame, Violation, code, flag, kind};
 use super::settings::Announced;
 use super::stream::{Part, Request, Response, Way};
-use super::{Link, MAX_ID, Step, deliver::opposite};
+use super::{Ending, Link, MAX_ID, Step, deliver::opposite};
 use crate::exchange::{Closed, Fate, Interceptor, PeerEnd, Refusal, StreamId};
 
 /// The last stream of a GOAWAY that only warns of one to come (RFC 9113 §6.8).
 const WARNING: u32 = MAX_ID;
 
+/// What the PING says that asks whether the application has heard a warning.
+const HEARD: &[u8; 8] = b"aft-gone";
+
 impl Link {
+    /// See [`crate::exchange::Editor::drain`].
+    pub(super) fn warn(&mut self) {
+        if self.over || self.app_ended || self.upstream_gone.is_some() || self.ending != Ending::No {
+            return;
+        }
+        if self.goaway.is_some() {
+            // The upstream was faster.
+            self.ending = Ending::Told;
+            return;
+        }
+        self.ending = Ending::Warned;
+        self.put_goaway(WARNING, code::NO_ERROR, &[]);
+        frame::put(self.sink(Way::Down), kind::PING, 0, 0, HEARD);
+    }
+
+    /// The application has heard the warning: everything it sent before has come.
+    fn heard(&mut self) {
+        self.ending = Ending::Told;
+        if self.goaway.is_none() {
+            self.goaway = Some(self.last_app);
+            self.put_goaway(self.last_app, code::NO_ERROR, &[]);
+        }
+    }
+
+    fn put_goaway(&mut self, last: u32, code: u32, words: &[u8]) {
+        let out = self.sink(Way::Down);
+        frame::put_header(out, 8 + words.len(), kind::GOAWAY, 0, 0);
+        out.extend_from_slice(&last.to_be_bytes());
+        out.extend_from_slice(&code.to_be_bytes());
+        out.extend_from_slice(words);
+    }
+
     pub(super) fn settings(&mut self, way: Way, frame: &Frame<'_>, decide: &mut dyn Interceptor) -> Step {
         if frame.stream != 0 {
             return Err(Violation::protocol("SETTINGS on a stream"));
@@ -90,6 +125,10 @@ impl Link {
             return Err(Violation::protocol("PING on a stream"));
         }
         let request = frame.flags & flag::ACK == 0;
+        if way == Way::Up && !request && self.ending == Ending::Warned && opaque == *HEARD {
+            self.heard();
+            return Ok(());
+        }
         if way == Way::Up && request && self.up_open == 0 && !self.streams.is_empty() {
             // The upstream has no stream, so to it these pings would be idle chatter, which gRPC servers punish.
             frame::put(self.sink(Way::Down), kind::PING, flag::ACK, 0, &opaque);
@@ -107,7 +146,7 @@ impl Link {
             return Err(Violation::size("GOAWAY too short"));
         }
         let last = frame::u32_at(frame.payload, 0) & WARNING;
-        if way == Way::Up || last == WARNING {
+        if way == Way::Up || (last == WARNING && self.goaway.is_none()) {
             frame::put(self.sink(way), kind::GOAWAY, frame.flags, 0, frame.payload);
             return Ok(());
         }
@@ -117,10 +156,7 @@ impl Link {
         let mapped = self.ids.largest_up_to(last).max(acted);
         let mapped = mapped.min(self.goaway.unwrap_or(WARNING));
         self.goaway = Some(mapped);
-        let out = self.sink(Way::Down);
-        frame::put_header(out, frame.payload.len(), kind::GOAWAY, frame.flags, 0);
-        out.extend_from_slice(&mapped.to_be_bytes());
-        out.extend_from_slice(&frame.payload[4..]);
+        self.put_goaway(mapped, frame::u32_at(frame.payload, 4), &frame.payload[8..]);
         let mut unprocessed: Vec<u32> = self
             .streams
             .iter()
@@ -370,6 +406,13 @@ impl Link {
                 self.out.app = Fate::Close;
                 self.over = true;
             }
+        }
+        if self.ending == Ending::Told && !self.over && self.streams.is_empty() {
+            self.out.app = Fate::Linger;
+            if self.upstream_gone.is_none() {
+                self.out.upstream = Fate::Linger;
+            }
+            self.over = true;
         }
         if self.app_ended && !self.over && self.upstream_gone.is_none() && self.out.upstream == Fate::Open {
             // The end of the requests follows the requests.

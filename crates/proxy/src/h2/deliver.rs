@@ -497,7 +497,7 @@ impl Link {
     }
 
     /// Octets of a stream that is only drained. Its window is kept open until the limit.
-    pub(super) fn drain(&mut self, upstream: u32, octets: usize, end: bool) {
+    pub(super) fn drain_off(&mut self, upstream: u32, octets: usize, end: bool) {
         let Some(drain) = self.drains.iter_mut().find(|drain| drain.upstream == upstream) else { return };
         drain.left = drain.left.saturating_sub(octets);
         if end {

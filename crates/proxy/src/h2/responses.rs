@@ -34,7 +34,7 @@ impl Link {
         self.upstream.budget = super::CONTROL_BUDGET.max(self.upstream.budget);
         let Some(id) = self.upstream_stream(upstream)? else {
             self.late(upstream, end, list, decide);
-            self.drain(upstream, 0, end);
+            self.drain_off(upstream, 0, end);
             return Ok(());
         };
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
@@ -136,7 +136,7 @@ impl Link {
         let data = frame.unpadded()?;
         let Some(id) = self.upstream_stream(frame.stream)? else {
             self.settle(Way::Down);
-            self.drain(frame.stream, octets, end);
+            self.drain_off(frame.stream, octets, end);
             return if octets == 0 && !end { self.upstream.spend() } else { Ok(()) };
         };
         let settled = self.app.settings.settled();

@@ -1,6 +1,7 @@
 //! The editor between two scripted peers: a small frame codec, a scripted interceptor, and what each side gets as text.
 
 mod basics;
+mod drain;
 mod faults;
 mod marks;
 mod python;

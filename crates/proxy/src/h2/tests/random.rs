@@ -134,6 +134,8 @@ struct Peer {
     limit: usize,
     pings: usize,
     pongs: usize,
+    /// GOAWAYs that came: the last stream each named.
+    told: Vec<u32>,
 }
 
 impl Peer {
@@ -158,6 +160,7 @@ impl Peer {
             limit: 1000,
             pings: 0,
             pongs: 0,
+            told: Vec::new(),
         }
     }
 
@@ -215,6 +218,7 @@ impl Peer {
             }
             kind::PING if frame.flags & flag::ACK != 0 => self.pongs += 1,
             kind::PING => self.out.extend(ping(frame.payload.try_into().unwrap(), true)),
+            kind::GOAWAY if frame.payload[4..] == [0; 4] => self.told.push(value()),
             kind::GOAWAY => panic!("GOAWAY {} {:?}", value(), frame.payload),
             kind::WINDOW_UPDATE => {
                 let increment = i64::from(value());
@@ -409,7 +413,7 @@ impl Peer {
     }
 
     fn open(&mut self, dice: &mut Dice) {
-        if self.streams.values().filter(|s| s.open()).count() >= self.max_streams {
+        if !self.told.is_empty() || self.streams.values().filter(|s| s.open()).count() >= self.max_streams {
             return;
         }
         let id = self.last + 2 - (self.last + 1) % 2 + 2 * dice.below(2) as u32;
@@ -644,8 +648,9 @@ fn deliver(link: &mut Link, app: &mut Peer, up: &mut Peer, fate: &mut Random, di
     up.receive(&out.to_upstream.split_to(n));
     let n = portion(out.to_app.len());
     app.receive(&out.to_app.split_to(n));
-    assert_eq!((out.app, out.upstream), (Fate::Open, Fate::Open));
-    let all = out.to_app.is_empty();
+    let (fates, all) = ((out.app, out.upstream), out.to_app.is_empty());
+    let expected = if link.over { Fate::Linger } else { Fate::Open };
+    assert_eq!(fates, (expected, expected));
     for (n, place) in fate.stopped.iter().chain(&fate.cut) {
         let stream = &app.streams[&(*n as u32)];
         assert!(stream.received <= *place, "nothing behind a mark has left");
@@ -653,8 +658,18 @@ fn deliver(link: &mut Link, app: &mut Peer, up: &mut Peer, fate: &mut Random, di
     }
 }
 
-/// With `cut`, a fault resets the application's connection in the middle of it.
-fn conversation(seed: u64, cut: bool) -> Tally {
+/// How a conversation ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finale {
+    /// When all has been said.
+    Said,
+    /// A fault resets the application's connection in the middle of it.
+    Cut,
+    /// The link is drained in the middle of it.
+    Drained,
+}
+
+fn conversation(seed: u64, finale: Finale) -> Tally {
     let mut dice = Dice::new(seed);
     let mut link = Link::new();
     let (mut app, mut up) = (Peer::new(false), Peer::new(true));
@@ -673,7 +688,10 @@ fn conversation(seed: u64, cut: bool) -> Tally {
     for _ in 0..6 {
         deliver(&mut link, &mut app, &mut up, &mut fate, &mut dice, true);
     }
-    for _ in 0..400 {
+    for step in 0..400 {
+        if finale == Finale::Drained && step == 200 {
+            link.drain(&mut fate);
+        }
         if dice.one_in(4) {
             app.open(&mut dice);
         }
@@ -681,7 +699,7 @@ fn conversation(seed: u64, cut: bool) -> Tally {
         up.act(&mut dice, false);
         if dice.one_in(3) && !fate.parked.is_empty() {
             let stream = fate.parked.swap_remove(dice.below(fate.parked.len()));
-            if cut && fate.seen.len() > 10 {
+            if finale == Finale::Cut && fate.seen.len() > 10 {
                 let reset = Act::Reset { code: 2, connection: true };
                 link.resume(StreamId(stream), Resume::Act(reset), &mut fate);
                 if link.out.app == Fate::Reset {
@@ -737,15 +755,26 @@ fn conversation(seed: u64, cut: bool) -> Tally {
     assert!(link.waiting_up.is_empty() && link.waiting_down.is_empty());
     assert_eq!((link.kept_up, link.kept_down, link.up_open, link.drains.len()), (0, 0, 0, 0), "seed {seed}");
     assert!(link.early.is_empty() && link.ids.app(1).is_none());
-    assert_eq!(app.pings, app.pongs);
-    assert_eq!(up.pings, up.pongs);
-    // All credit is back.
-    assert_eq!((app.send_window, up.send_window), (65_535, 65_535), "seed {seed}");
-    // All tables are equal.
-    assert!(app.encoder.table().eq(link.app.decoder.table()));
-    assert!(link.app.encoder.table().eq(app.decoder.table()));
-    assert!(up.encoder.table().eq(link.upstream.decoder.table()));
-    assert!(link.upstream.encoder.table().eq(up.decoder.table()));
+    if finale == Finale::Drained {
+        // Whatever the application opened before it heard of the end was processed, to which the rest of this bears witness.
+        assert_eq!(app.told, [u32::MAX >> 1, app.last], "seed {seed}");
+        assert!(link.over);
+        *fate.tally.entry("drained".into()).or_default() += 1;
+    } else {
+        assert!(app.told.is_empty() && !link.over);
+        assert_eq!((app.pings, up.pings), (app.pongs, up.pongs));
+    }
+    assert!(up.told.is_empty());
+    // Of a link that has ended the last frames are nobody's.
+    if !link.over {
+        // All credit is back.
+        assert_eq!((app.send_window, up.send_window), (65_535, 65_535), "seed {seed}");
+        // All tables are equal.
+        assert!(app.encoder.table().eq(link.app.decoder.table()));
+        assert!(link.app.encoder.table().eq(app.decoder.table()));
+        assert!(up.encoder.table().eq(link.upstream.decoder.table()));
+        assert!(link.upstream.encoder.table().eq(up.decoder.table()));
+    }
     // Every exchange was closed once, and what passed is what was sent.
     let served: BTreeMap<u64, &Seen> = up.streams.values().map(|s| (s.n, s)).collect();
     for (n, how) in &fate.seen {
@@ -777,7 +806,7 @@ fn conversation(seed: u64, cut: bool) -> Tally {
         }
     }
     assert!(fate.ends_of_requests.values().all(|times| *times == 1));
-    assert!(fate.seen.len() > 3, "seed {seed}: a conversation worth the name");
+    assert!(finale == Finale::Drained || fate.seen.len() > 3, "seed {seed}: a conversation worth the name");
     fate.tally
 }
 
@@ -799,18 +828,23 @@ fn cut_off(mut link: Link, mut app: Peer, fate: Random) -> Tally {
 fn random_conversations_keep_windows_tables_identifiers_and_bodies() {
     let mut tally = Tally::new();
     for seed in 0..150 {
-        for (what, times) in conversation(seed, false) {
+        for (what, times) in conversation(seed, Finale::Said) {
             *tally.entry(what).or_default() += times;
         }
     }
     for seed in 1000..1040 {
-        for (what, times) in conversation(seed, true).into_iter().filter(|(what, _)| what == "cut") {
+        for (what, times) in conversation(seed, Finale::Cut).into_iter().filter(|(what, _)| what == "cut") {
+            *tally.entry(what).or_default() += times;
+        }
+    }
+    for seed in 2000..2040 {
+        for (what, times) in conversation(seed, Finale::Drained) {
             *tally.entry(what).or_default() += times;
         }
     }
     // Four points times seven verdicts, three refusals, four ends, messages that were compared, bodies that were shown,
-    // what came late, and connections that were reset.
-    assert_eq!(tally.len(), 28 + 3 + 4 + 2 + 3, "{tally:#?}");
+    // what came late, and connections that were reset or drained.
+    assert_eq!(tally.len(), 28 + 3 + 4 + 2 + 4, "{tally:#?}");
     for (what, times) in &tally {
         assert!(*times >= 30, "{what} happened {times} times only: {tally:#?}");
     }
