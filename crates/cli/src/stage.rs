@@ -11,6 +11,7 @@ use aftershock_control::server::{Controller, Options};
 use aftershock_core::name::nearest;
 use aftershock_core::wire::ARBITER_TIMEOUT;
 use aftershock_generate::Synthesis;
+use aftershock_lab::net::Family;
 use aftershock_lab::truth::Question;
 use aftershock_lab::{Propagation, Role, RunningLab, Topology, up};
 use anyhow::Context;
@@ -31,6 +32,8 @@ pub(crate) struct Setting {
     pub(crate) propagation: Option<Propagation>,
     /// Instances of each service.
     pub(crate) replicas: NonZeroU16,
+    /// The network of pods that it is on, if not on loopback.
+    pub(crate) pods: Option<Family>,
     /// Clean rounds of each case.
     pub(crate) rounds: u32,
     /// How long a pass waits for the arbiter.
@@ -39,7 +42,13 @@ pub(crate) struct Setting {
 
 impl Default for Setting {
     fn default() -> Self {
-        Setting { propagation: None, replicas: NonZeroU16::MIN, rounds: 10, arbiter_timeout: ARBITER_TIMEOUT }
+        Setting {
+            propagation: None,
+            replicas: NonZeroU16::MIN,
+            pods: None,
+            rounds: 10,
+            arbiter_timeout: ARBITER_TIMEOUT,
+        }
     }
 }
 
@@ -139,6 +148,7 @@ impl Stage {
         options.control = Some(url.clone().into());
         options.propagation = setting.propagation;
         options.replicas = setting.replicas;
+        options.pods = setting.pods;
         let client = Client::new(&url)?;
         let lab = up(topology, &options).await?;
         let wanted = lab.topology().services().len() * usize::from(lab.replicas());

@@ -26,4 +26,6 @@ pub use load::{Load, LoadError, Ordinary};
 pub use route::Route;
 pub use scalar::{GrpcCode, Status};
 pub use topology::{Propagation, Topology};
-pub use up::{AdminError, Control, Ended, Launcher, Options, Role, RunningLab, UpError, up};
+pub use up::{
+    AdminError, CLIENT, CONTROLLER, Control, Ended, HostError, Launcher, Options, Role, RunningLab, UpError, up,
+};

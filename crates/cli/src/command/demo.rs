@@ -8,6 +8,7 @@ use aftershock_core::plan::Pattern;
 use clap::Args;
 use serde::Serialize;
 
+use super::lab::NetworkArguments;
 use crate::cases::{self, Case};
 use crate::output::{self, Format};
 use crate::stage::{self, Rehearsal};
@@ -21,10 +22,12 @@ const MOST_ATTEMPTS: u32 = 3;
 /// Four faults at exactly the wrong moment, on services of the demo's own.
 ///
 /// Starts an online shop and a small system with the three temporal patterns, a sidecar beside every service and a
-/// controller, all on loopback; records clean rounds, synthesizes each guard, injects once, shows what the services'
+/// controller, all on this machine; records clean rounds, synthesizes each guard, injects once, shows what the services'
 /// own ledgers say; stops everything.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
+    #[command(flatten)]
+    network: NetworkArguments,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
@@ -71,7 +74,8 @@ impl Demo {
         let (program, arguments) = super::sidecar_binary()?;
         let mut rounds = Vec::new();
         let shown: Vec<&Case<'_>> = cases::ALL.iter().take(cases::SHOWN).collect();
-        let usage = stage::rehearse(&shown, stage::Setting::default(), async |rehearsal: Rehearsal<'_>| {
+        let setting = stage::Setting { pods: self.network.pods(), ..stage::Setting::default() };
+        let usage = stage::rehearse(&shown, setting, async |rehearsal: Rehearsal<'_>| {
             if human {
                 introduce(&rehearsal);
             }

@@ -2,6 +2,7 @@
 
 mod evaluate;
 mod kills;
+mod network;
 mod random;
 
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use self::evaluate::Evaluate;
 use self::kills::Kills;
+pub(crate) use self::network::NetworkArguments;
 use self::random::Random;
 use super::AtControl;
 use crate::Ended;
@@ -49,6 +51,8 @@ pub(crate) struct Up {
     /// The /24 of loopback to use; replicas are in those after it.
     #[arg(long, value_name = "A.B.C", default_value = "127.77.1", value_parser = subnet)]
     subnet: [u8; 3],
+    #[command(flatten)]
+    network: NetworkArguments,
     /// Keep logs and sidecar configurations here.
     #[arg(long, value_name = "FOLDER")]
     logs: Option<PathBuf>,
@@ -102,6 +106,7 @@ impl Up {
         options.propagation = self.propagation.map(Into::into);
         options.subnet = Some(self.subnet);
         options.replicas = self.replicas;
+        options.pods = self.network.pods();
         options.directory = self.logs.clone();
         options.control = Some(self.at.for_sidecars().await?);
         if self.without_sidecars {

@@ -13,9 +13,11 @@
 mod ip;
 mod namespace;
 mod pods;
+mod relay;
 
 pub use namespace::Namespace;
 pub use pods::{Family, Pod, PodNetwork};
+pub(crate) use relay::Gate;
 
 /// Why there is no network, or why it did not do what it was asked.
 #[derive(Debug, thiserror::Error)]

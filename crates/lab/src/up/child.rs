@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Launcher, Role, UpError};
+use crate::net::Namespace;
 
 /// How much of a child's output an error quotes.
 const QUOTED: u64 = 4096;
@@ -27,6 +28,8 @@ pub(super) struct Child {
 }
 
 impl Child {
+    /// In the namespace and the group of `place`, if there is one.
+    #[expect(clippy::too_many_arguments, reason = "what a process is, and where")]
     pub(super) fn start(
         role: Role,
         service: &str,
@@ -35,6 +38,7 @@ impl Child {
         args: &[OsString],
         log: &Path,
         first_line: Option<&str>,
+        place: Option<(&Namespace, Option<u32>)>,
     ) -> Result<Self, UpError> {
         let file = |source| UpError::File { path: log.to_owned(), source };
         // What the process before it said stays.
@@ -42,15 +46,18 @@ impl Child {
         let errors = output.try_clone().map_err(file)?;
         let failed =
             |source| UpError::Start { role, service: service.to_owned(), program: launcher.program.clone(), source };
-        let process = Command::new(&launcher.program)
-            .args(&launcher.args)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(output)
-            .stderr(errors)
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
+        let mut command = Command::new(&launcher.program);
+        command.args(&launcher.args).args(args);
+        command.stdin(Stdio::piped()).stdout(output).stderr(errors).process_group(0);
+        let process = match place {
+            None => command.spawn().map_err(failed)?,
+            Some((namespace, group)) => {
+                if let Some(group) = group {
+                    command.gid(group);
+                }
+                namespace.run(|| command.spawn())?.map_err(failed)?
+            }
+        };
         let mut child = Self { role, service: service.to_owned(), replica, process, status: None, log: log.to_owned() };
         if let Some(line) = first_line {
             let stdin = child.process.stdin.as_mut().expect("standard input is a pipe");

@@ -6,6 +6,7 @@
 
 mod child;
 mod layout;
+mod pods;
 mod sidecar;
 
 use std::collections::BTreeMap;
@@ -19,12 +20,15 @@ use tokio::time::Instant;
 
 use self::child::Child;
 use self::layout::{Layout, Sites};
+use self::pods::{Pods, SIDECARS};
 use crate::admin;
 use crate::events::{Event, Ledger};
+use crate::net::{Family, NetError, Pod};
 use crate::service::{SPEC_SCHEMA, ServiceSpec};
 use crate::topology::{Propagation, Topology};
 use crate::truth::{Contradiction, Fate, Log, Question};
 
+pub use self::pods::{CLIENT, CONTROLLER};
 pub use crate::admin::AdminError;
 
 /// A program with the arguments that come before ours.
@@ -55,6 +59,9 @@ pub struct Options {
     /// Services keep what they must not forget when they are killed in files of `directory`, and have it again when
     /// they are restarted.
     pub durable: bool,
+    /// Each instance on a host of its own, on a network of pods with these addresses; all of them on loopback if left out.
+    /// Needs root. Without sidecars nothing is redirected; detours are not reached.
+    pub pods: Option<Family>,
     /// The /24 of loopback to use, e.g. 127.77.1; a random free one if left out. Replicas are in the ones after it.
     pub subnet: Option<[u8; 3]>,
     /// Where outputs of the processes and sidecar configurations are kept; a temporary directory if left out.
@@ -99,6 +106,7 @@ impl Options {
             propagation: None,
             replicas: NonZeroU16::MIN,
             durable: false,
+            pods: None,
             subnet: None,
             directory: None,
             ready_within: Duration::from_secs(10),
@@ -161,6 +169,28 @@ pub enum UpError {
         /// Replicas asked for.
         asked: u16,
     },
+    /// There is no network of pods.
+    #[error(transparent)]
+    Network(#[from] NetError),
+    /// A service has the name of a host that is not a service.
+    #[error("a topology on a network of pods cannot have a service `{0}`: a host of that name is there already")]
+    Reserved(&'static str),
+    /// Pods cannot reach the controller.
+    #[error("pods cannot reach the controller at {url}: {why}")]
+    Controller {
+        /// Where it is.
+        url: String,
+        /// Why not.
+        why: String,
+    },
+    /// Traffic of a service is not redirected.
+    #[error("cannot redirect the traffic of {service}: {said}")]
+    Redirect {
+        /// Which service.
+        service: String,
+        /// What the program said.
+        said: String,
+    },
     /// No randomness.
     #[error("no random numbers")]
     Random(#[source] std::io::Error),
@@ -210,6 +240,23 @@ pub enum UpError {
     },
 }
 
+/// Why hosts were not parted, killed or started.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// Everything is on loopback.
+    #[error("everything of this lab is on one host: partitions and deaths of hosts need `lab up --network netns`")]
+    None,
+    /// It runs nothing of the lab.
+    #[error("the host `{0}` stands for what is outside the lab: it can be parted from others, but not be killed")]
+    Immortal(String),
+    /// The network said no.
+    #[error(transparent)]
+    Network(#[from] NetError),
+    /// What was on it does not start again.
+    #[error(transparent)]
+    Up(#[from] UpError),
+}
+
 /// A process that was running and is not any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
@@ -227,8 +274,11 @@ pub struct Ended {
 #[derive(Debug)]
 pub struct RunningLab {
     topology: Topology,
+    /// As seen from outside.
     sites: Sites,
     children: Vec<Child>,
+    /// After the children, whose network it is.
+    pods: Option<Pods>,
     directory: PathBuf,
     options: Options,
     /// Removed with the lab, unless the caller chose the directory.
@@ -240,7 +290,11 @@ pub struct RunningLab {
 /// Ready is: the service answers on its admin address as the process that was started; the sidecar accepts connections
 /// on each listener. Whether sidecars have registered is for the caller to ask the controller.
 pub async fn up(topology: Topology, options: &Options) -> Result<RunningLab, UpError> {
-    let layout = Layout::find(&topology, options)?;
+    let layout = match options.pods {
+        // On loopback there are only the ways in: applications and sidecars listen on their own hosts.
+        Some(_) => Layout::find(&topology, &Options { sidecar: None, ..options.clone() })?,
+        None => Layout::find(&topology, options)?,
+    };
     let (directory, temporary) = match &options.directory {
         Some(directory) => {
             std::fs::create_dir_all(directory).map_err(|source| UpError::File { path: directory.clone(), source })?;
@@ -252,10 +306,12 @@ pub async fn up(topology: Topology, options: &Options) -> Result<RunningLab, UpE
             (temporary.path().to_owned(), Some(temporary))
         }
     };
+    let pods = options.pods.map(|family| Pods::lay(family, &topology, &layout.sites, options)).transpose()?;
     let mut lab = RunningLab {
         topology,
         sites: layout.sites,
         children: Vec::new(),
+        pods,
         directory,
         options: options.clone(),
         _temporary: temporary,
@@ -280,7 +336,7 @@ impl RunningLab {
     /// Removes what an earlier lab in the same directory left of an instance.
     fn forget(&self, service: &str, replica: usize) -> Result<(), UpError> {
         for suffix in ["log", "sidecar.log", "journal"] {
-            let path = self.directory.join(format!("{}.{suffix}", file_stem(service, replica)));
+            let path = self.directory.join(format!("{}.{suffix}", instance(service, replica)));
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(UpError::File { path, source });
@@ -293,7 +349,8 @@ impl RunningLab {
 
     fn start_service(&mut self, service: &str, replica: usize) -> Result<(), UpError> {
         let options = &self.options;
-        let sites = &self.sites[service];
+        let pods = self.pods.as_ref();
+        let sites = &pods.map_or(&self.sites, |pods| &pods.sites)[service];
         let site = &sites[replica];
         let others = sites.iter().filter(|other| other.admin != site.admin);
         let spec = ServiceSpec {
@@ -301,17 +358,19 @@ impl RunningLab {
             topology_file: self.topology.source.file.clone(),
             topology: self.topology.source.text.clone(),
             service: service.to_owned(),
-            listen: site.application,
+            listen: pods.map_or(site.application, |pods| pods.listen(site)),
             admin: site.admin,
             replicas: others.map(|other| other.admin).collect(),
+            isolated: pods.is_some(),
             callees: site.callees.clone(),
-            journal: options.durable.then(|| self.directory.join(format!("{}.journal", file_stem(service, replica)))),
+            journal: options.durable.then(|| self.directory.join(format!("{}.journal", instance(service, replica)))),
             propagation: options.propagation,
         };
         let mut line = serde_json::to_string(&spec).expect("its map keys are strings");
         line.push('\n');
-        let log = self.directory.join(format!("{}.log", file_stem(service, replica)));
-        let child = Child::start(Role::Service, service, replica, &options.service, &[], &log, Some(&line))?;
+        let log = self.directory.join(format!("{}.log", instance(service, replica)));
+        let place = pods.map(|pods| (pods.namespace(service, replica), None));
+        let child = Child::start(Role::Service, service, replica, &options.service, &[], &log, Some(&line), place)?;
         self.children.push(child);
         Ok(())
     }
@@ -319,22 +378,30 @@ impl RunningLab {
     fn start_sidecar(&mut self, service: &str, replica: usize) -> Result<(), UpError> {
         let options = &self.options;
         let Some(launcher) = &options.sidecar else { return Ok(()) };
-        let config = sidecar::config(&self.topology, service, &self.sites[service][replica], &self.sites, options);
-        let stem = file_stem(service, replica);
+        let pods = self.pods.as_ref();
+        let sites = pods.map_or(&self.sites, |pods| &pods.sites);
+        let config = sidecar::config(&self.topology, service, &sites[service][replica], sites, options, pods);
+        let stem = instance(service, replica);
         let path = self.directory.join(format!("{stem}.sidecar.yaml"));
         std::fs::write(&path, config).map_err(|source| UpError::File { path: path.clone(), source })?;
         let log = self.directory.join(format!("{stem}.sidecar.log"));
+        if let Some(pods) = pods {
+            pods.redirect(service, replica, launcher, &path)?;
+        }
         let args = ["--config".into(), path.into_os_string(), "--exit-with-stdin".into()];
-        let child = Child::start(Role::Sidecar, service, replica, launcher, &args, &log, None)?;
+        let place = pods.map(|pods| (pods.namespace(service, replica), Some(SIDECARS)));
+        let child = Child::start(Role::Sidecar, service, replica, launcher, &args, &log, None, place)?;
         self.children.push(child);
         Ok(())
     }
 
     async fn ready(&mut self, within: Duration) -> Result<(), UpError> {
         let deadline = Instant::now() + within;
-        let mut waiting: Vec<usize> = (0..self.children.len()).collect();
+        let dead = self.dead_hosts();
+        let is_dead = |child: &Child| dead.contains(&instance(&child.service, child.replica));
+        let mut waiting: Vec<usize> = (0..self.children.len()).filter(|&n| !is_dead(&self.children[n])).collect();
         loop {
-            for child in &mut self.children {
+            for child in self.children.iter_mut().filter(|child| !is_dead(child)) {
                 if let Some(status) = child.ended() {
                     let (role, service, output) = (child.role, child.service.clone(), child.last_output());
                     return Err(UpError::Ended { role, service, status, output });
@@ -343,9 +410,10 @@ impl RunningLab {
             while let Some(&next) = waiting.first() {
                 let child = &self.children[next];
                 let site = &self.sites[&child.service][child.replica];
-                let ready = match child.role {
-                    Role::Service => admin::answers_as(site.admin, child.pid()).await,
-                    Role::Sidecar => accepts_on_all(&site.sidecar_listeners()).await,
+                let ready = match (child.role, &self.pods) {
+                    (Role::Service, _) => admin::answers_as(site.admin, child.pid()).await,
+                    (Role::Sidecar, Some(pods)) => pods.takes_redirected(&child.service, child.replica),
+                    (Role::Sidecar, None) => accepts_on_all(&site.sidecar_listeners()).await,
                 };
                 if !ready {
                     break;
@@ -442,17 +510,112 @@ impl RunningLab {
             }
         }
         for child in ended {
-            match child.role {
-                Role::Service => self.start_service(&child.service, child.replica)?,
-                Role::Sidecar => self.start_sidecar(&child.service, child.replica)?,
-            }
+            self.start_again(&child)?;
         }
         self.ready(self.options.ready_within).await
     }
 
-    /// The processes that have ended by themselves.
+    /// Whether hosts can be parted and can die.
+    pub fn has_hosts(&self) -> bool {
+        self.pods.is_some()
+    }
+
+    /// The hosts that there are: instances by their names, [`CLIENT`] and [`CONTROLLER`].
+    pub fn hosts(&self) -> impl Iterator<Item = (&str, &Pod)> {
+        self.pods.iter().flat_map(|pods| pods.network.pods())
+    }
+
+    /// The hosts that are dead.
+    pub fn dead_hosts(&self) -> Vec<String> {
+        self.hosts().filter(|(_, pod)| !pod.is_alive()).map(|(name, _)| name.to_owned()).collect()
+    }
+
+    /// The partitions that there are.
+    pub fn partitions(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pods.iter().flat_map(|pods| pods.network.partitions())
+    }
+
+    /// Loses everything that two hosts send each other. What lies outside the lab is on [`CLIENT`], the controller on
+    /// [`CONTROLLER`].
+    ///
+    /// # Errors
+    /// There are no hosts, or none of this name.
+    pub fn partition(&mut self, a: &str, b: &str) -> Result<(), HostError> {
+        Ok(self.pods_mut()?.network.partition(a, b)?)
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// As [`RunningLab::partition`].
+    pub fn heal(&mut self, a: &str, b: &str) -> Result<(), HostError> {
+        Ok(self.pods_mut()?.network.heal(a, b)?)
+    }
+
+    /// Kills the host of an instance, with service and sidecar: nobody hears of it.
+    ///
+    /// # Errors
+    /// There are no hosts, none of this name, or it is dead.
+    pub fn kill_host(&mut self, host: &str) -> Result<(), HostError> {
+        let pods = self.pods_mut()?;
+        if [CLIENT, CONTROLLER].contains(&host) {
+            return Err(HostError::Immortal(host.to_owned()));
+        }
+        pods.network.kill_host(host)?;
+        self.children.iter_mut().filter(|child| instance(&child.service, child.replica) == host).for_each(Child::kill);
+        Ok(())
+    }
+
+    /// Starts a dead host again, its service and its sidecar, and waits until they are ready. The service begins with what
+    /// its journal holds, if there is one ([`Options::durable`]).
+    ///
+    /// # Errors
+    /// There are no hosts, none of this name, or it is alive; or a process does not start.
+    pub async fn revive_host(&mut self, host: &str) -> Result<(), HostError> {
+        self.pods_mut()?.network.revive(host)?;
+        let (ended, others) = std::mem::take(&mut self.children)
+            .into_iter()
+            .partition::<Vec<_>, _>(|child| instance(&child.service, child.replica) == host);
+        self.children = others;
+        for child in ended {
+            self.start_again(&child)?;
+        }
+        Ok(self.ready(self.options.ready_within).await?)
+    }
+
+    /// Heals every partition and starts every dead host again.
+    ///
+    /// # Errors
+    /// As [`RunningLab::revive_host`].
+    pub async fn restore_hosts(&mut self) -> Result<(), HostError> {
+        let own = |(a, b): (&str, &str)| (a.to_owned(), b.to_owned());
+        for (a, b) in self.partitions().map(own).collect::<Vec<_>>() {
+            self.heal(&a, &b)?;
+        }
+        for host in self.dead_hosts() {
+            self.revive_host(&host).await?;
+        }
+        Ok(())
+    }
+
+    fn pods_mut(&mut self) -> Result<&mut Pods, HostError> {
+        self.pods.as_mut().ok_or(HostError::None)
+    }
+
+    fn start_again(&mut self, child: &Child) -> Result<(), UpError> {
+        match child.role {
+            Role::Service => self.start_service(&child.service, child.replica),
+            Role::Sidecar => self.start_sidecar(&child.service, child.replica),
+        }
+    }
+
+    /// The processes that have ended by themselves; those of dead hosts have not.
     pub fn ended(&mut self) -> Vec<Ended> {
+        let dead = self.dead_hosts();
         let ended = |child: &mut Child| {
+            if dead.contains(&instance(&child.service, child.replica)) {
+                return None;
+            }
             let status = child.ended()?;
             Some(Ended { role: child.role, service: child.service.clone(), status, output: child.last_output() })
         };
@@ -531,8 +694,8 @@ impl RunningLab {
     }
 }
 
-/// The name of an instance's files.
-fn file_stem(service: &str, replica: usize) -> String {
+/// The name of an instance, of its files and of its host.
+fn instance(service: &str, replica: usize) -> String {
     match replica {
         0 => service.to_owned(),
         _ => format!("{service}.{}", replica + 1),

@@ -1,20 +1,30 @@
 //! The configuration file of a sidecar, `kind: Sidecar`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use super::Options;
 use super::layout::{Site, Sites};
+use super::pods::{Pods, SIDECARS};
 use crate::topology::{Operation, Propagation, Topology};
 
 /// The text of the file; JSON strings are YAML strings, so every value is quoted as JSON.
-pub(super) fn config(topology: &Topology, service: &str, site: &Site, sites: &Sites, options: &Options) -> String {
-    let quoted = |text: &str| serde_json::to_string(text).expect("a string is JSON");
+///
+/// On a network of pods connections are redirected, except for questions about a service's state.
+pub(super) fn config(
+    topology: &Topology,
+    service: &str,
+    site: &Site,
+    sites: &Sites,
+    options: &Options,
+    pods: Option<&Pods>,
+) -> String {
     let address = |address: &std::net::SocketAddr| quoted(&address.to_string());
     let mut out = String::from("apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\n");
     let mut line = |text: String| writeln!(out, "{text}").expect("writing to a string never fails");
     line(format!("service: {service}"));
-    if let Some(control) = &options.control {
+    if let Some(control) = pods.map_or(&options.control, |pods| &pods.control) {
         let file = |name: &str, path: &Option<PathBuf>| {
             path.as_ref().map(|path| format!(", {name}: {}", quoted(&path.to_string_lossy()))).unwrap_or_default()
         };
@@ -33,16 +43,15 @@ pub(super) fn config(topology: &Topology, service: &str, site: &Site, sites: &Si
             false => line(format!("control: {{url: {}{shown}}}", quoted(&control.url))),
         }
     }
-    line("inbound:".into());
-    line(format!("  - {{listen: {}, to: {}}}", address(&site.inbound), address(&site.application)));
-    match site.callees.is_empty() {
-        true => line("outbound: []".into()),
-        false => line("outbound:".into()),
-    }
-    for callee in site.callees.keys() {
-        let listen = address(&site.outbound(callee));
-        let to: Vec<String> = sites[callee].iter().map(|site| address(&site.inbound)).collect();
-        line(format!("  - {{listen: {listen}, callee: {callee}, to: [{}], host: upstream}}", to.join(", ")));
+    match pods {
+        Some(_) => {
+            line("transparent:".into());
+            let admins: BTreeSet<u16> = sites.values().flatten().map(|site| site.admin.port()).collect();
+            let admins: Vec<u16> = admins.into_iter().collect();
+            line(format!("  exclude: {{inbound_ports: [{}], outbound_ports: {admins:?}}}", site.admin.port()));
+            line(format!("  own: {{gid: {SIDECARS}}}"));
+        }
+        None => listeners(site, sites, &mut line),
     }
     let shipped = topology.service(service).and_then(|service| service.propagation);
     let correlate = match shipped.map(|shipped| options.propagation.unwrap_or(shipped)) {
@@ -62,6 +71,26 @@ pub(super) fn config(topology: &Topology, service: &str, site: &Site, sites: &Si
     out
 }
 
+/// Listeners that the application and its callers are told of.
+fn listeners(site: &Site, sites: &Sites, line: &mut dyn FnMut(String)) {
+    let address = |address: &std::net::SocketAddr| quoted(&address.to_string());
+    line("inbound:".into());
+    line(format!("  - {{listen: {}, to: {}}}", address(&site.inbound), address(&site.application)));
+    match site.callees.is_empty() {
+        true => line("outbound: []".into()),
+        false => line("outbound:".into()),
+    }
+    for callee in site.callees.keys() {
+        let listen = address(&site.outbound(callee));
+        let to: Vec<String> = sites[callee].iter().map(|site| address(&site.inbound)).collect();
+        line(format!("  - {{listen: {listen}, callee: {callee}, to: [{}], host: upstream}}", to.join(", ")));
+    }
+}
+
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).expect("a string is JSON")
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Launcher;
@@ -76,7 +105,7 @@ mod tests {
         let sidecar = Some(launcher.clone());
         let options = Options { sidecar, control, propagation, ..Options::new(launcher) };
         let sites = Layout::on([127, 9, 9], &topology, &options).sites;
-        config(&topology, service, &sites[service][0], &sites, &options)
+        config(&topology, service, &sites[service][0], &sites, &options, None)
     }
 
     #[test]
@@ -86,7 +115,7 @@ mod tests {
         let replicas = std::num::NonZeroU16::new(2).unwrap();
         let options = Options { sidecar: Some(launcher.clone()), replicas, ..Options::new(launcher) };
         let sites = Layout::on([127, 9, 9], &topology, &options).sites;
-        let second = config(&topology, "worker", &sites["worker"][1], &sites, &options);
+        let second = config(&topology, "worker", &sites["worker"][1], &sites, &options, None);
         assert!(second.contains("  - {listen: \"127.9.10.2:7001\", to: \"127.9.10.2:17001\"}\n"), "{second}");
         let to = "to: [\"127.9.9.3:7002\", \"127.9.10.3:7002\"], host: upstream}\n";
         assert!(second.contains(&format!("{{listen: \"127.9.10.2:20001\", callee: store, {to}")), "{second}");

@@ -13,7 +13,7 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde::Serialize;
 
-use super::PropagationArgument;
+use super::{NetworkArguments, PropagationArgument};
 use crate::cases::{self, Case, SETTLED_WITHIN};
 use crate::output::{self, Format};
 use crate::progress::Progress;
@@ -36,6 +36,8 @@ pub(crate) struct Evaluate {
     /// Instances of each service.
     #[arg(long, value_name = "N", default_value = "1")]
     replicas: NonZeroU16,
+    #[command(flatten)]
+    network: NetworkArguments,
     /// Rounds in flight at once, each with its own token and business key.
     #[arg(long, value_name = "P", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     parallel: u32,
@@ -165,7 +167,8 @@ impl Evaluate {
             headers: Vec::new(),
         };
         let arbiter_timeout = self.arbiter_timeout.0;
-        let setting = Setting { propagation, replicas: self.replicas, rounds: self.rounds, arbiter_timeout };
+        let pods = self.network.pods();
+        let setting = Setting { propagation, replicas: self.replicas, pods, rounds: self.rounds, arbiter_timeout };
         let usage = stage::rehearse(chosen, setting, async |rehearsal: Rehearsal<'_>| {
             report.rows.push(self.case(&rehearsal).await?);
             Ok(())
