@@ -27,8 +27,8 @@ use crate::plan::Side;
 use crate::span::{CallSpan, Injection, Instant, Pass};
 
 use message::{
-    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse, KIND_CLIENT, KIND_SERVER, KeyValue,
-    Resource, Span, Value,
+    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse, KIND_CLIENT, KIND_SERVER,
+    KeyValue, Resource, Span, Value,
 };
 
 pub use encode::Batch;

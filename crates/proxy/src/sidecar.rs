@@ -59,7 +59,7 @@ use call::{Exchange, ExchangeId, Stage};
 use counters::Counters;
 use execution::{Executions, Key};
 use late::DepartedCalls;
-use peers::{Callees, Way};
+use peers::{Apis, Callees, Way};
 use rounds::{Round, Rounds};
 use tallies::Tallies;
 
@@ -94,6 +94,8 @@ pub struct Sidecar {
     random: Random,
     wall: WallClock,
     keys: Keyring,
+    /// Those of the service itself.
+    apis: Apis,
     callees: Callees,
     rounds: Rounds,
     executions: Executions,
@@ -144,6 +146,7 @@ impl Sidecar {
         let mut callees = Callees::default();
         callees.register(&config, Registry::default());
         Sidecar {
+            apis: Apis::new(config.templates.clone()),
             callees,
             calls: Calls::new(config.linger, config.exclusive),
             departed: DepartedCalls::new(config.linger),

@@ -2,8 +2,8 @@ use opentelemetry_proto::tonic::collector::trace::v1 as theirs;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as TheirValue;
 use proptest::prelude::*;
 
-use super::*;
 use super::message::{AnyValue, ArrayValue};
+use super::*;
 use crate::event::Outcome;
 use crate::span::{Association, Ending, PassedBy};
 

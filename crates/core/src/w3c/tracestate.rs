@@ -10,6 +10,10 @@
 //! *Limits*, kept whenever a member is added: 32 members and 512 characters. To get there, whole members go, from the
 //! right, those of more than 128 characters first (§3.3.1.5). The added one stays. Removing never makes a list longer.
 
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
 use super::{Member, MemberError, trim_ows};
 
 /// The most members of a list (§3.3.1.1).
@@ -28,20 +32,20 @@ const MAX_PART: usize = 256;
 )]
 pub struct InvalidMember(String);
 
-/// The members of a `tracestate`, as they came.
+/// The members of a `tracestate`, as they came. Those are borrowed from the lines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TraceState {
-    members: Vec<Vec<u8>>,
+pub struct TraceState<'a> {
+    members: SmallVec<[Cow<'a, [u8]>; 4]>,
     malformed: bool,
 }
 
-impl TraceState {
+impl<'a> TraceState<'a> {
     /// Reads the values of all `tracestate` lines of a message, in their order. Never fails; see the module.
-    pub fn parse<V: AsRef<[u8]>>(lines: impl IntoIterator<Item = V>) -> Self {
-        let mut members = Vec::new();
+    pub fn parse<V: AsRef<[u8]> + ?Sized + 'a>(lines: impl IntoIterator<Item = &'a V>) -> Self {
+        let mut members: SmallVec<[Cow<'a, [u8]>; 4]> = SmallVec::new();
         for line in lines {
             let split = line.as_ref().split(|byte| *byte == b',').map(trim_ows);
-            members.extend(split.filter(|member| !member.is_empty()).map(<[u8]>::to_vec));
+            members.extend(split.filter(|member| !member.is_empty()).map(Cow::Borrowed));
         }
         let malformed = !members.iter().all(|member| well_formed(member));
         TraceState { members, malformed }
@@ -83,18 +87,22 @@ impl TraceState {
         if !well_formed(&member) {
             return Err(InvalidMember(format!("{key}={value}").chars().take(80).collect()));
         }
+        self.put_first(key, member);
+        Ok(())
+    }
+
+    /// [`TraceState::prepend`] of our member, which is well-formed.
+    pub fn set_member(&mut self, member: &Member) {
+        self.put_first(Member::KEY, format!("{}={member}", Member::KEY).into_bytes());
+    }
+
+    fn put_first(&mut self, key: &str, member: Vec<u8>) {
         if self.malformed {
             *self = TraceState::default();
         }
         self.remove(key);
-        self.members.insert(0, member);
+        self.members.insert(0, Cow::Owned(member));
         self.keep_limits();
-        Ok(())
-    }
-
-    /// [`TraceState::prepend`] of our member.
-    pub fn set_member(&mut self, member: &Member) {
-        self.prepend(Member::KEY, &member.to_string()).expect("our member is hexadecimal digits and dashes");
     }
 
     /// The list as one header value; none if there is nothing to send.

@@ -56,7 +56,7 @@ impl Correlation {
 #[derive(Debug)]
 pub(crate) struct Arriving<'a> {
     pub(crate) hop: HopLine<'a>,
-    pub(crate) state: TraceState,
+    pub(crate) state: TraceState<'a>,
     /// The member, where this side of the sidecar expects it: between sidecars in `tracestate`, from the application in
     /// its carrier.
     pub(crate) member: Option<Result<Member, MemberError>>,

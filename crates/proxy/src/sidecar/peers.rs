@@ -1,6 +1,8 @@
 //! Who stands behind each way out, and how its Apis are called (design §3.10).
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::net::{IpAddr, SocketAddr};
 
 use aftershock_core::name::{Api, Operation, Service};
@@ -29,7 +31,7 @@ pub(crate) struct Callee {
     service: Option<Service>,
     /// It has a sidecar: members and hop headers go to it.
     pub(crate) registered: bool,
-    templates: Matcher,
+    apis: Apis,
 }
 
 /// The callees of all ways out.
@@ -77,7 +79,7 @@ impl Callees {
             }
         };
         let templates = Matcher::new(templates.into_iter().flatten().filter_map(parse).collect());
-        Callee { service, registered, templates }
+        Callee { service, registered, apis: Apis::new(templates) }
     }
 
     /// A connection to `address` begins.
@@ -122,7 +124,10 @@ impl Callee {
     }
 
     pub(crate) fn api(&self, head: &RequestHead<'_>) -> Api {
-        api(&self.service(head), &self.templates, head)
+        match &self.service {
+            Some(service) => self.apis.called(service, head),
+            None => Api { service: named_by(head.authority), operation: self.apis.operation(head) },
+        }
     }
 }
 
@@ -137,13 +142,59 @@ fn named_by(authority: &str) -> Service {
     name.unwrap_or_else(|| UNKNOWN.parse().expect("the name of a service"))
 }
 
-/// The Api that a request to `service` calls.
-pub(crate) fn api(service: &Service, templates: &Matcher, head: &RequestHead<'_>) -> Api {
-    let grpc = if is_grpc(head) { grpc_operation(head.path) } else { None };
-    let text = grpc.map_or_else(|| templates.operation(head.method, head.path), str::to_owned);
-    // Both forms are made to parse; a request is never stopped for its name.
-    let operation = text.parse::<Operation>().or_else(|_| "_OTHER *".parse()).expect("the fallback is an operation");
-    Api { service: service.clone(), operation }
+/// The Apis of one service, by the requests that call them.
+///
+/// Requests repeat each other: what a few of the last ones called is remembered, by method and path as they stand there.
+#[derive(Debug)]
+pub(crate) struct Apis {
+    templates: Matcher,
+    lately: RefCell<Vec<Option<Called>>>,
+}
+
+/// A request that was seen, and what it called.
+#[derive(Debug)]
+struct Called {
+    method: Box<str>,
+    path: Box<str>,
+    grpc: bool,
+    api: Api,
+}
+
+/// How many requests are remembered, each in a place of its own.
+const REMEMBERED: usize = 64;
+/// The longest path that is.
+const LONGEST: usize = 256;
+
+impl Apis {
+    pub(crate) fn new(templates: Matcher) -> Self {
+        Apis { templates, lately: RefCell::default() }
+    }
+
+    /// The Api that a request to `service`, whose Apis these are, calls.
+    pub(crate) fn called(&self, service: &Service, head: &RequestHead<'_>) -> Api {
+        let grpc = is_grpc(head);
+        let mut hasher = DefaultHasher::new();
+        hasher.write(head.path.as_bytes());
+        let place = hasher.finish() as usize % REMEMBERED;
+        let mut lately = self.lately.borrow_mut();
+        let is_it = |seen: &&Called| seen.grpc == grpc && *seen.path == *head.path && *seen.method == *head.method;
+        if let Some(seen) = lately.get(place).and_then(Option::as_ref).filter(is_it) {
+            return seen.api.clone();
+        }
+        let api = Api { service: service.clone(), operation: self.operation(head) };
+        if head.path.len() <= LONGEST && head.method.len() <= LONGEST {
+            lately.resize_with(REMEMBERED, || None);
+            lately[place] = Some(Called { method: head.method.into(), path: head.path.into(), grpc, api: api.clone() });
+        }
+        api
+    }
+
+    fn operation(&self, head: &RequestHead<'_>) -> Operation {
+        let grpc = if is_grpc(head) { grpc_operation(head.path) } else { None };
+        let text = grpc.map_or_else(|| self.templates.operation(head.method, head.path), str::to_owned);
+        // Both forms are made to parse; a request is never stopped for its name.
+        text.parse::<Operation>().or_else(|_| "_OTHER *".parse()).expect("the fallback is an operation")
+    }
 }
 
 /// Whether the outcome of a request's answer stands in its trailers.
@@ -164,7 +215,10 @@ pub(crate) fn is_probe(head: &RequestHead<'_>, config: &Config, inbound: bool) -
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::exchange::Fields;
 
     #[test]
     fn an_authority_names_a_service_by_its_host_and_never_by_an_address() {
@@ -180,6 +234,34 @@ mod tests {
             ("with space", UNKNOWN),
         ] {
             assert_eq!(named_by(authority).as_str(), service, "{authority}");
+        }
+    }
+
+    proptest! {
+        /// What is remembered changes nothing: the same Api as one that has seen nothing names.
+        #[test]
+        fn an_api_is_named_as_if_it_were_called_for_the_first_time(
+            requests in prop::collection::vec(
+                ("GET|POST", "/product/[0-9]{1,3}|/cart|/shop.Cart/(Get|Add)|/[a-z]{1,2}/[a-z]{250,252}", any::<bool>()),
+                1..200,
+            )
+        ) {
+            let service: Service = "shop".parse().unwrap();
+            let fresh = || Apis::new(Matcher::new(vec![Template::parse("GET /product/{id}").unwrap()]));
+            let known = fresh();
+            for (method, path, grpc) in &requests {
+                let content_type: &[u8] = if *grpc { b"application/grpc" } else { b"text/plain" };
+                let head = RequestHead {
+                    protocol: Protocol::Http2,
+                    method,
+                    path,
+                    authority: "",
+                    fields: Fields([(&b"content-type"[..], content_type)].into_iter().collect()),
+                    ends: false,
+                };
+                prop_assert_eq!(known.called(&service, &head), fresh().called(&service, &head));
+            }
+            prop_assert!(known.lately.borrow().len() <= REMEMBERED);
         }
     }
 }

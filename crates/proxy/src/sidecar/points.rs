@@ -137,7 +137,7 @@ impl Sidecar {
         let token = identity.key.map_or(Token(0), |key| key.token);
         let record = !probe && self.records(token);
         let api = (record || !token.is_zero()).then(|| match way {
-            None => peers::api(&self.config.service, &self.config.templates, head),
+            None => self.apis.called(&self.config.service, head),
             Some(way) => self.callees.behind(way).api(head),
         });
         let reading = match (self.rounds.get(token), &api) {

@@ -5,10 +5,10 @@
 //! With more, an arbiter numbers the passes, grants the shots and judges atoms on the target's own event by its count of
 //! passes: [`judge_here`] is what remains for this sidecar.
 
-use aftershock_core::event::{CountedEvent, Outcome};
+use aftershock_core::event::{CountedEvent, Event, EventId, Outcome};
 use aftershock_core::evidence::Evidence;
 use aftershock_core::name::{Api, Service};
-use aftershock_core::plan::{Occurrence, Phase, Rule, Side, StreamPoint};
+use aftershock_core::plan::{Atom, Occurrence, Phase, Rule, Side, StreamPoint};
 use aftershock_core::span::PassedBy;
 
 use crate::exchange::Mark;
@@ -19,8 +19,17 @@ pub(crate) struct Armed {
     pub(crate) rule: Rule,
     /// How often it fired in the round.
     pub(crate) injections: u32,
-    /// The atoms that the arbiter judges, by their position in the guard.
-    own: Vec<usize>,
+    /// The atoms of the guard, in its order.
+    atoms: Vec<Threshold>,
+}
+
+/// An atom, with what evidence calls its event.
+#[derive(Debug)]
+struct Threshold {
+    event: EventId,
+    count: u64,
+    /// The arbiter judges it.
+    arbitrated: bool,
 }
 
 /// How far a rule got in one execution.
@@ -139,15 +148,13 @@ pub(crate) enum Judgement {
 impl Armed {
     /// `events` are those of the round, among them those of the guard.
     pub(crate) fn new(rule: Rule, events: &[CountedEvent]) -> Self {
-        let is_own = |position: &usize| {
-            let event = rule.tfic.guard.after[*position].event();
-            events.iter().any(|counted| counted.event == event && rule.is_own_event(counted))
+        let is_own = |event: &Event| events.iter().any(|counted| counted.event == *event && rule.is_own_event(counted));
+        let threshold = |atom: &Atom| {
+            let event = atom.event();
+            Threshold { event: event.id(), count: atom.count, arbitrated: rule.arbitrated && is_own(&event) }
         };
-        let own = match rule.arbitrated {
-            true => (0..rule.tfic.guard.after.len()).filter(is_own).collect(),
-            false => Vec::new(),
-        };
-        Armed { rule, injections: 0, own }
+        let atoms = rule.tfic.guard.after.iter().map(threshold).collect();
+        Armed { rule, injections: 0, atoms }
     }
 
     /// Whether a message of `subject` at `frame` is a pass. At the callee only calls without known caller are: the
@@ -252,8 +259,8 @@ fn in_time(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
     if !tfic.target.outcome.admits(message.outcome) || !post_effect {
         return Judgement::PassBy(PassedBy::Outcome);
     }
-    let is_open = |i: &usize| !armed.own.contains(i) && !tfic.guard.after[*i].holds(point.evidence);
-    let open: Vec<usize> = (0..tfic.guard.after.len()).filter(is_open).collect();
+    let is_open = |atom: &Threshold| !atom.arbitrated && point.evidence.count(atom.event) < atom.count;
+    let open: Vec<usize> = armed.atoms.iter().enumerate().filter(|(_, atom)| is_open(atom)).map(|(i, _)| i).collect();
     if open.is_empty() {
         return Judgement::Fire;
     }
