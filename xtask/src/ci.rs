@@ -11,6 +11,7 @@ use crate::{run, schemas, tidy};
 const PEERS: &[(&str, &str)] = &[
     ("curl", "/usr/bin/curl"),
     ("iproute2", "/usr/sbin/ip"),
+    ("iptables", "/usr/sbin/xtables-legacy-multi"),
     ("nftables", "/usr/sbin/nft"),
     ("nghttp2-client", "/usr/bin/nghttp"),
     ("nghttp2-proxy", "/usr/sbin/nghttpx"),

@@ -24,7 +24,7 @@ use aftershock_core::outcome::OutcomeOverride;
 use aftershock_core::plan::Plan;
 use aftershock_core::span::Association;
 use aftershock_core::trace::Trace;
-use aftershock_core::wire::{Ruling, Tagging};
+use aftershock_core::wire::{Ruling, Tagging, Unseen};
 use serde::{Deserialize, Serialize};
 
 /// A runner that says nothing for this long is taken for dead.
@@ -473,6 +473,9 @@ pub struct SidecarStatus {
     /// Hop headers with evidence of a round that it sent, by their length in bytes.
     #[serde(default)]
     pub evidence: BTreeMap<u16, u64>,
+    /// Where connections of its service went that cannot be read, since it started.
+    #[serde(default)]
+    pub unseen: Vec<Unseen>,
 }
 
 /// One armed round.

@@ -200,6 +200,7 @@ impl Registry {
                 associations: connected.counters.associations.clone(),
                 ignored: connected.counters.ignored.clone(),
                 evidence: connected.counters.evidence.clone(),
+                unseen: connected.counters.unseen.clone(),
                 lost: connected.lost,
             })
             .collect();

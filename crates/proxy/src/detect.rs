@@ -1,8 +1,12 @@
-//! Which protocol a connection speaks, from the application's first bytes.
+//! Which protocol a connection speaks, from its first bytes, whichever side sends them.
 //!
-//! The decision is made on a prefix and never taken back: [`of`] answers `None` only as long as the bytes could still
-//! become HTTP. Everything else passes as it is, so doubt is resolved towards passing: a text protocol whose first line is
-//! not an HTTP request line is known at that line's end, a binary one at its first byte that no method contains.
+//! There is no timer: [`of`] answers `None` only as long as the bytes can still become HTTP, so a peer that is waited for is
+//! one that has not finished its request line. Everything else is opaque with the first byte that tells, and passes as it
+//! is. The decision is made on a prefix and never taken back; doubt is resolved towards passing.
+//!
+//! A request begins with a method of the IANA registry (RFC 9110 §16.1; [`METHODS`]), perhaps after an empty line (RFC 9112
+//! §2.2), or with the preface of HTTP/2 (RFC 9113 §3.4). A connection whose first request has another method, as `PURGE`,
+//! passes unread; on later requests of a connection any method will do.
 
 /// What an application speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,175 +22,307 @@ pub enum Detected {
 /// The client's connection preface (RFC 9113 §3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Most bytes of empty lines before the first request.
-const MAX_EMPTY: usize = 4;
-/// Longest token that may be a method nobody registered.
-const MAX_METHOD: usize = 32;
+/// The registered methods, WebDAV's and its extensions' among them; not `PRI` and `*`, which are reserved so that nobody
+/// sends them.
+const METHODS: [&str; 39] = [
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "OPTIONS",
+    "ORDERPATCH",
+    "PATCH",
+    "POST",
+    "PROPFIND",
+    "PROPPATCH",
+    "PUT",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+];
+
+/// Most empty lines before the first request.
+const MAX_EMPTY: usize = 2;
 /// Longest request line that is waited for.
 const MAX_LINE: usize = crate::h1::MAX_HEAD;
 /// The end of the request line of every version that the editor reads.
 const VERSION: &[u8] = b"HTTP/1.";
-/// Methods that are HTTP as soon as they are followed by a space: waiting for their line may take as long as it likes.
-const METHODS: [&[u8]; 9] = [b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE"];
+/// Largest SETTINGS frame that a server may begin with: the client has not allowed more yet (RFC 9113 §4.2).
+const MAX_SETTINGS: u32 = 1 << 14;
 
-/// The protocol of a connection that starts with `bytes`; `None` if more bytes are needed to know.
-pub fn of(bytes: &[u8]) -> Option<Detected> {
-    let shared = bytes.len().min(PREFACE.len());
-    if bytes[..shared] == PREFACE[..shared] {
-        return (shared == PREFACE.len()).then_some(Detected::Http2);
+/// The protocol of a connection on which the application has sent `app` and its upstream `upstream`; `None` if more is
+/// needed to know.
+pub fn of(app: &[u8], upstream: &[u8]) -> Option<Detected> {
+    if upstream.is_empty() {
+        return of_client(app);
     }
-    // RFC 9112 §2.2: a server ignores empty lines before a request.
-    let start = empty_lines(bytes);
-    if start > MAX_EMPTY {
-        return Some(Detected::Opaque);
-    }
-    let line = &bytes[start..];
-    let method = line.iter().take_while(|b| is_token(**b)).count();
-    if method == line.len() {
-        return (method > MAX_METHOD).then_some(Detected::Opaque);
-    }
-    if method == 0 || method > MAX_METHOD || line[method] != b' ' {
-        return Some(Detected::Opaque);
-    }
-    match memchr::memchr(b'\n', &line[..line.len().min(MAX_LINE)]) {
-        Some(end) => Some(if is_request_line(&line[..end]) { Detected::Http1 } else { Detected::Opaque }),
-        // A request line that does not end is the editor's to refuse.
-        None if line.len() >= MAX_LINE => {
-            Some(if METHODS.contains(&&line[..method]) { Detected::Http1 } else { Detected::Opaque })
-        }
-        None => None,
+    // Only an HTTP/2 server says something before its client has (RFC 9113 §3.4).
+    let whole = app.starts_with(PREFACE);
+    match of_server(upstream) {
+        None if whole => Some(Detected::Http2),
+        greeted if whole || PREFACE.starts_with(app) => greeted,
+        _ => Some(Detected::Opaque),
     }
 }
 
-/// The protocol of a server that speaks first, from its first bytes; `None` if more are needed to know. An HTTP/2 server
-/// may send its SETTINGS before it has seen the client's preface (RFC 9113 §3.4); everybody else is none of ours.
-pub fn of_server(bytes: &[u8]) -> Option<Detected> {
-    let settings = |header: &[u8]| {
-        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
-        length.is_multiple_of(6) && header[3] == 4 && header[4] == 0 && header[5..9] == [0; 4]
+fn of_client(bytes: &[u8]) -> Option<Detected> {
+    if bytes.starts_with(PREFACE) {
+        return Some(Detected::Http2);
+    }
+    if PREFACE.starts_with(bytes) {
+        return None;
+    }
+    let mut line = bytes;
+    for _ in 0..MAX_EMPTY {
+        line = line.strip_prefix(b"\r\n").unwrap_or(line);
+    }
+    if line.is_empty() || line == b"\r" && bytes.len() < 2 * MAX_EMPTY {
+        return None;
+    }
+    let known = METHODS.iter().map(|method| method.as_bytes());
+    let Some(method) = known.clone().find(|method| line.starts_with(method) && line.get(method.len()) == Some(&b' '))
+    else {
+        return if known.clone().any(|method| method.starts_with(line)) { None } else { Some(Detected::Opaque) };
     };
-    match bytes.get(..9) {
-        Some(header) => Some(if settings(header) { Detected::Http2 } else { Detected::Opaque }),
-        // No text protocol greets with a NUL, and SETTINGS shorter than 64 KiB begin with one.
-        None => (bytes.first() != Some(&0)).then_some(Detected::Opaque),
+    let rest = &line[method.len()..line.len().min(MAX_LINE)];
+    match rest.iter().position(|byte| byte.is_ascii_control() && *byte != b'\t') {
+        Some(end) if rest[end] == b'\n' => Some(of_request_line(&rest[..end])),
+        Some(end) if rest[end] == b'\r' => match rest.get(end + 1) {
+            Some(b'\n') => Some(of_request_line(&rest[..end])),
+            Some(_) => Some(Detected::Opaque),
+            None => of_whole_line(&rest[..end]),
+        },
+        // No request line contains it.
+        Some(_) => Some(Detected::Opaque),
+        // One that does not end is the editor's to refuse.
+        None => (line.len() >= MAX_LINE).then_some(Detected::Http1),
     }
 }
 
-/// Whether undecided `bytes` are the start of a usual HTTP request, so that waiting for the rest is right however long it
-/// takes. Otherwise the peer may be one that has said all it will before it gets an answer.
-pub fn is_likely_http(bytes: &[u8]) -> bool {
-    let line = &bytes[empty_lines(bytes)..];
-    METHODS.iter().chain([&PREFACE]).any(|known| {
-        let shared = line.len().min(known.len());
-        shared > 0 && line[..shared] == known[..shared]
-    })
+/// The decision at a line's CR: only HTTP is worth waiting for its LF.
+fn of_whole_line(line: &[u8]) -> Option<Detected> {
+    (of_request_line(line) == Detected::Opaque).then_some(Detected::Opaque)
 }
 
-/// Length of the line ends at the front.
-fn empty_lines(bytes: &[u8]) -> usize {
-    bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n')).count()
+/// What speaks this line, without its end: ` target SP HTTP/1.x`. Whether it is well-formed is for the editor, which
+/// refuses; here it only matters that a reader of HTTP could take it for a request.
+fn of_request_line(line: &[u8]) -> Detected {
+    let version = line.trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+    match version.strip_prefix(VERSION) {
+        Some([digit]) if digit.is_ascii_digit() => Detected::Http1,
+        _ => Detected::Opaque,
+    }
 }
 
-/// `method SP target SP HTTP/1.x`, with its CR. Whether it is well-formed is for the editor, which refuses; here it only
-/// matters that a reader of HTTP could take it for a request.
-fn is_request_line(line: &[u8]) -> bool {
-    let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_end();
-    let version = line.rsplit(|b| *b == b' ').next().unwrap_or_default();
-    version.len() == VERSION.len() + 1 && version.starts_with(VERSION) && version[VERSION.len()].is_ascii_digit()
-}
-
-/// `tchar` (RFC 9110 §5.6.2) without `*` and `$`, with which the commands of Redis start.
-fn is_token(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b"!#%&'+-.^_`|~".contains(&b)
+/// What a server that speaks first speaks: HTTP/2, if that is SETTINGS on stream 0, no acknowledgement.
+fn of_server(bytes: &[u8]) -> Option<Detected> {
+    let header = &bytes[..bytes.len().min(9)];
+    let length = header.get(..3).map(|length| u32::from_be_bytes([0, length[0], length[1], length[2]]));
+    let fits = header.first() == Some(&0)
+        && length.is_none_or(|length| length.is_multiple_of(6) && length <= MAX_SETTINGS)
+        && header.get(3..).unwrap_or_default().iter().zip([4, 0, 0, 0, 0, 0]).all(|(found, wanted)| *found == wanted);
+    match (fits, header.len()) {
+        (false, _) => Some(Detected::Opaque),
+        (true, 9) => Some(Detected::Http2),
+        (true, _) => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn a_server_that_greets_with_settings_speaks_http2_and_any_other_is_opaque() {
-        let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100];
-        for cut in 1..9 {
-            assert_eq!(super::of_server(&settings[..cut]), None);
-        }
-        assert_eq!(super::of_server(&settings[..9]), Some(super::Detected::Http2));
-        assert_eq!(super::of_server(&settings), Some(super::Detected::Http2));
-        for other in [&b"220 mail"[..], b"\x00\x00\x01\x07\x00\x00\x00\x00\x00", b"\x4a\x00\x00\x00\x0a8.0", b"S"] {
-            assert_eq!(super::of_server(other), Some(super::Detected::Opaque), "{other:?}");
-        }
-    }
-
+    use Detected::{Http1, Http2, Opaque};
     use proptest::prelude::*;
 
     use super::*;
 
+    fn client(bytes: &[u8]) -> Option<Detected> {
+        of(bytes, b"")
+    }
+
     #[test]
     fn first_bytes_tell_the_protocol() {
-        use Detected::{Http1, Http2, Opaque};
         for (bytes, expected) in [
             (&b"GET / HTTP/1.1\r\n"[..], Some(Http1)),
             (b"GET / HTTP/1.0\r\nHost: a\r\n\r\n", Some(Http1)),
             (b"\r\nGET / HTTP/1.1\r\n", Some(Http1)),
-            (b"BREW /pot HTTP/1.1\r\n", Some(Http1)),
+            (b"\r\n\r\nGET / HTTP/1.1\r\n", Some(Http1)),
+            (b"PROPFIND /dav HTTP/1.1\r\n", Some(Http1)),
+            (b"VERSION-CONTROL /dav HTTP/1.1\r\n", Some(Http1)),
             // Not well-formed, but a lenient server would take it for a request: the editor refuses it.
             (b"GET / HTTP/1.1\n", Some(Http1)),
             (b"GET / x HTTP/1.1\r\n", Some(Http1)),
+            (b"GET  HTTP/1.1\r\n", Some(Http1)),
             (PREFACE, Some(Http2)),
             (&PREFACE[..23], None),
             (b"", None),
+            (b"\r", None),
+            (b"\r\n", None),
+            (b"\r\n\r\n", None),
             (b"GET /", None),
-            (b"PRI * HTTP/2.0\r\n\r\nXX", Some(Opaque)),
+            (b"GET / HTTP/1.1\r", None),
+            (b"UPDATE", None),
+            (b"PRI * HTTP/2.0\r\n\r\nX", Some(Opaque)),
+            (b"BREW /pot HTTP/1.1\r\n", Some(Opaque)),
+            (b"GET /\r", Some(Opaque)),
             (b"GET /\r\n", Some(Opaque)),
-            (b"get key\r\n", Some(Opaque)),
-            (b"set key 0 0 3\r\nabc\r\n", Some(Opaque)),
-            (b"PING\r\n", Some(Opaque)),
-            (b"*1\r\n$4\r\nPING\r\n", Some(Opaque)),
-            (b"SUBSCRIBE news\r\n", Some(Opaque)),
-            (b"EHLO client.example\r\n", Some(Opaque)),
-            (b"\x16\x03\x01\x02\x00", Some(Opaque)),
-            (b"\x00\x1d\xab\xcd", Some(Opaque)),
-            (b"AMQP\x00\x00\x09\x01", Some(Opaque)),
-            (b"CONNECT\naccept-version:1.2\n\n\0", Some(Opaque)),
             (b"GET / HTTP/2\r\n", Some(Opaque)),
+            (b"GET / HTTP/1.1\rX", Some(Opaque)),
+            (b"GET \0", Some(Opaque)),
+            (b"get key\r\n", Some(Opaque)),
+            (b"s", Some(Opaque)),
+            (b"PI", Some(Opaque)),
+            (b"*", Some(Opaque)),
+            (b"SU", Some(Opaque)),
+            (b"EH", Some(Opaque)),
+            (b"HEL", Some(Opaque)),
+            (b"HELO without a line", Some(Opaque)),
+            (b"\x16", Some(Opaque)),
+            (b"\x00", Some(Opaque)),
+            (b"AM", Some(Opaque)),
+            (b"\n", Some(Opaque)),
+            (b"\rG", Some(Opaque)),
+            (b"\r\n\r\n\r", Some(Opaque)),
+            (b"CONNECT\naccept-version:1.2\n\n\0", Some(Opaque)),
         ] {
-            assert_eq!(of(bytes), expected, "{:?}", String::from_utf8_lossy(bytes));
+            assert_eq!(client(bytes), expected, "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
+    fn a_server_that_greets_with_settings_speaks_http2_and_any_other_is_opaque() {
+        let settings = [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100];
+        for cut in 1..9 {
+            assert_eq!(of(b"", &settings[..cut]), None);
+        }
+        assert_eq!(of(b"", &settings[..9]), Some(Http2));
+        assert_eq!(of(b"PRI * HTTP", &settings), Some(Http2));
+        assert_eq!(of(b"GET /", &settings), Some(Opaque), "neither speaks HTTP");
+        assert_eq!(of(b"GET /", b"HTTP/1.1 408"), Some(Opaque));
+        for other in [&b"2"[..], b"\x00\x00\x05", b"\x00\x40\x02", b"\x00\x00\x00\x04\x01", b"\x4a", b"S"] {
+            assert_eq!(of(b"", other), Some(Opaque), "{other:?}");
+            assert_eq!(of(b"P", other), Some(Opaque), "{other:?}");
         }
     }
 
     #[test]
     fn what_is_waited_for_is_bounded() {
         let mut line = b"GET /".to_vec();
-        line.resize(MAX_LINE + 1, b'a');
-        assert_eq!(of(&line), Some(Detected::Http1));
-        line[..3].copy_from_slice(b"FOO");
-        assert_eq!(of(&line), Some(Detected::Opaque));
-        assert_eq!(of(&[b'A'; MAX_METHOD + 1]), Some(Detected::Opaque));
-        assert_eq!(of(b"\r\n\r\n\r\n"), Some(Detected::Opaque));
+        line.resize(MAX_LINE - 1, b'a');
+        assert_eq!(client(&line), None);
+        line.push(b'a');
+        assert_eq!(client(&line), Some(Http1), "it is the editor's to refuse");
     }
 
     #[test]
-    fn usual_methods_are_worth_waiting_for() {
-        assert!(is_likely_http(b"G"));
-        assert!(is_likely_http(b"GET /very-long"));
-        assert!(is_likely_http(b"PRI * HT"));
-        assert!(!is_likely_http(b""));
-        assert!(!is_likely_http(b"HELLO wor"));
+    fn methods_are_sorted_tokens_without_those_that_nobody_sends() {
+        assert!(METHODS.is_sorted() && !METHODS.contains(&"PRI"));
+        assert!(METHODS.iter().all(|method| method.bytes().all(|b| b.is_ascii_uppercase() || b == b'-')));
+    }
+
+    /// Whether some bytes behind `bytes` make an HTTP connection of it, found out by writing one to the end: what the
+    /// grammar allows, not how it is looked for.
+    fn can_become_http(bytes: &[u8]) -> bool {
+        if PREFACE.starts_with(bytes) || bytes.starts_with(PREFACE) {
+            return true;
+        }
+        let text = bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
+        let behind = ["", "\r\n", "\r\n\r\n"].into_iter().filter(|empty| text.starts_with(empty));
+        let cut = ["\r\n", "\r\n\r\n"].into_iter().any(|empty| empty.starts_with(&text));
+        cut || behind.map(|empty| &text[empty.len()..]).any(|line| {
+            METHODS.iter().any(|method| {
+                if method.starts_with(line) {
+                    return true;
+                }
+                let Some(rest) = line.strip_prefix(method).and_then(|rest| rest.strip_prefix(' ')) else {
+                    return false;
+                };
+                let end = rest.find(|c: char| c.is_ascii_control() && c != '\t');
+                let (before, after) = rest.split_at(end.unwrap_or(rest.len()));
+                let version = format!(" {before}");
+                let version = version.trim_end().rsplit(' ').next().unwrap_or_default().to_owned();
+                let is_version = version.len() == 8
+                    && version.starts_with("HTTP/1.")
+                    && version.ends_with(|c: char| c.is_ascii_digit());
+                after.is_empty()
+                    || is_version && (after.starts_with('\n') || "\r\n".starts_with(after) || after.starts_with("\r\n"))
+            })
+        })
+    }
+
+    fn beginning() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            Just(b"GET ".to_vec()),
+            Just(b"GET / HTTP/1.1\r\n".to_vec()),
+            Just(PREFACE.to_vec()),
+            Just(b"\r\n".to_vec()),
+            Just(b" HTTP/1.1".to_vec()),
+            Just(b"set a 0 0 1\r\n".to_vec()),
+            prop::sample::select(&METHODS[..]).prop_map(|method| method.as_bytes().to_vec()),
+            prop::collection::vec(any::<u8>(), 0..4),
+            "[A-Z ]{0,6}".prop_map(String::into_bytes),
+            "[ -~]{0,12}".prop_map(String::into_bytes),
+        ];
+        prop::collection::vec(piece, 0..5).prop_map(|pieces| pieces.concat())
     }
 
     proptest! {
-        /// Once decided, no further byte changes the decision.
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        /// It waits exactly as long as the bytes may become HTTP, and calls HTTP only what is.
         #[test]
-        fn a_decision_is_final(
-            start in prop_oneof![Just(&b"GET / HTTP/1.1\r\n"[..]), Just(PREFACE), Just(&b"set a 0 0 1\r\n"[..]), Just(&b""[..])],
-            tail in prop::collection::vec(any::<u8>(), 0..64),
-        ) {
-            let bytes = [start, &tail].concat();
-            let mut decided = None;
+        fn it_never_waits_once_the_bytes_cannot_be_http(bytes in beginning()) {
             for end in 0..=bytes.len() {
-                let now = of(&bytes[..end]);
-                if decided.is_some() {
+                let now = client(&bytes[..end]);
+                prop_assert_eq!(now != Some(Opaque), can_become_http(&bytes[..end]), "{:?}", &bytes[..end]);
+            }
+        }
+
+        /// Once decided, no further byte of either side changes the decision.
+        #[test]
+        fn a_decision_is_final(app in beginning(), upstream in prop_oneof![
+            Just(Vec::new()), Just(vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3]), prop::collection::vec(any::<u8>(), 0..4)
+        ], greets in any::<bool>()) {
+            // The application's bytes come behind the upstream's, or before them.
+            let ends = |total: usize| 0..=total;
+            let order: Vec<(usize, usize)> = if greets {
+                ends(upstream.len()).map(|u| (0, u)).chain(ends(app.len()).map(|a| (a, upstream.len()))).collect()
+            } else {
+                ends(app.len()).map(|a| (a, 0)).collect()
+            };
+            let mut decided = None;
+            for (a, u) in order {
+                let now = of(&app[..a], &upstream[..u]);
+                // An HTTP/2 server that has greeted is believed before its client has said anything.
+                let believed = decided == Some(Http2) && now == Some(Opaque) && greets;
+                if decided.is_some() && !believed {
                     prop_assert_eq!(now, decided);
                 }
-                decided = now;
+                decided = decided.or(now);
             }
         }
     }

@@ -344,9 +344,13 @@ pub trait Editor {
     fn idle(&self) -> bool {
         false
     }
-    /// Whether the link has become a tunnel of HTTP that nobody reads (a 101 to `h2c`): counted as opaque.
+    /// Whether the link is known to be one that nobody reads (no HTTP, or a 101 to `h2c`): counted as opaque.
     fn opaque(&self) -> bool {
         false
+    }
+    /// What a TLS client asked for, of an opaque link.
+    fn server_name(&self) -> Option<&str> {
+        None
     }
 }
 

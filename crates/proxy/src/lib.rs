@@ -15,5 +15,6 @@ mod metrics;
 pub mod redirect;
 pub mod run;
 pub mod sidecar;
+pub mod tls;
 
 pub use command::{CommandError, main_from_args};

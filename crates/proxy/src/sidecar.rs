@@ -460,7 +460,15 @@ impl Decider for Sidecar {
         ready
     }
 
-    fn opaque(&mut self, _: LinkId, _: Option<&str>) {
+    fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {
         self.counters.opaque();
+        let Some(way) = self.links.get(&link).copied().and_then(Link::way) else { return };
+        let name = self.callees.behind(way).name().map(ToString::to_string);
+        let to = match (name, way) {
+            (Some(name), _) => name,
+            (None, Way::Dialled(address)) => address.to_string(),
+            (None, Way::Listed(index)) => self.config.outbound[index].callee.to_string(),
+        };
+        self.counters.unseen(to, server_name);
     }
 }

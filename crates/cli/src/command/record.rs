@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use aftershock_control::api::TraceSet;
+use aftershock_control::api::{SidecarStatus, TraceSet};
 use aftershock_control::client::Client;
 use aftershock_control::runner::{RoundOutcome, Runner, Step};
 use aftershock_core::name::{Api, Service};
 use aftershock_core::trace::Trace;
+use aftershock_core::wire::Unseen;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
@@ -48,6 +49,8 @@ pub(crate) struct Recording {
     rounds: Vec<i64>,
     /// Calls that carried no context, per calling service, over all rounds.
     unassociated: BTreeMap<Service, BTreeMap<Api, u64>>,
+    /// Connections whose calls cannot be seen, per calling service, since its sidecars started.
+    unseen: BTreeMap<Service, Vec<Unseen>>,
     pub(crate) traces: Vec<Trace>,
 }
 
@@ -66,6 +69,7 @@ impl Recording {
             scenario: runner.scenario().name.clone(),
             rounds: outcomes.iter().map(|outcome| outcome.id.0).collect(),
             unassociated: BTreeMap::new(),
+            unseen: BTreeMap::new(),
             traces: Vec::new(),
         };
         for outcome in outcomes {
@@ -88,7 +92,8 @@ impl Record {
     async fn record(&self, client: &Client) -> anyhow::Result<Ended> {
         let scenario = super::scenario(&self.scenario, &self.elsewhere)?;
         let runner = super::runner(client, scenario)?;
-        let recording = Recording::make(&runner, self.rounds).await?;
+        let mut recording = Recording::make(&runner, self.rounds).await?;
+        recording.unseen = unseen(&client.status().await?.sidecars);
         if let Some(path) = &self.out {
             let set = TraceSet::new(recording.scenario.clone(), recording.traces.clone());
             std::fs::write(path, serde_json::to_vec_pretty(&set)?)
@@ -107,6 +112,27 @@ impl Record {
     }
 }
 
+/// Connections that cannot be read, those of the instances of a service together. They may last for many rounds, so they
+/// are counted since the sidecars started.
+fn unseen(sidecars: &[SidecarStatus]) -> BTreeMap<Service, Vec<Unseen>> {
+    let mut all: BTreeMap<Service, BTreeMap<(&str, Option<&str>), u64>> = BTreeMap::new();
+    for sidecar in sidecars {
+        for seen in &sidecar.unseen {
+            let of_service = all.entry(sidecar.service.clone()).or_default();
+            *of_service.entry((&seen.to, seen.server_name.as_deref())).or_default() += seen.connections;
+        }
+    }
+    let list = |places: BTreeMap<(&str, Option<&str>), u64>| {
+        let unseen = places.into_iter().map(|((to, server_name), connections)| Unseen {
+            to: to.to_owned(),
+            server_name: server_name.map(str::to_owned),
+            connections,
+        });
+        unseen.collect()
+    };
+    all.into_iter().map(|(service, places)| (service, list(places))).collect()
+}
+
 /// How many calls and Apis of a round were recorded, and which carried no context.
 pub(crate) fn summary(recording: &Recording) -> String {
     let rounds = recording.rounds.len().max(1) as u64;
@@ -119,15 +145,15 @@ pub(crate) fn summary(recording: &Recording) -> String {
     let mut text = format!("{rounds} clean rounds recorded; behind the entry, ");
     if all == calls {
         text.push_str(&format!("{} calls of {} Apis in each", calls / rounds, apis.len()));
-        return text;
+    } else {
+        text.push_str(&format!(
+            "{} of {} calls and {} of {} Apis in each carry context",
+            calls / rounds,
+            all / rounds,
+            apis.len(),
+            all_apis.len()
+        ));
     }
-    text.push_str(&format!(
-        "{} of {} calls and {} of {} Apis in each carry context",
-        calls / rounds,
-        all / rounds,
-        apis.len(),
-        all_apis.len()
-    ));
     for (service, apis) in &recording.unassociated {
         for (api, calls) in apis {
             text.push_str(&format!(
@@ -136,5 +162,62 @@ pub(crate) fn summary(recording: &Recording) -> String {
             ));
         }
     }
+    for (service, places) in &recording.unseen {
+        for Unseen { to, server_name, connections } in places {
+            let plural = if *connections == 1 { "connection" } else { "connections" };
+            let how = server_name.as_ref().map_or("not HTTP".to_owned(), |name| format!("TLS, server name {name}"));
+            text.push_str(&format!(
+                "\n{service}: {connections} {plural} to {to} cannot be seen ({how}): passed on, never faulted"
+            ));
+        }
+    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use aftershock_core::id::ObserverId;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_named_for_all_instances_of_a_service_together() {
+        let unseen_at = |to: &str, name: Option<&str>, connections| Unseen {
+            to: to.to_owned(),
+            server_name: name.map(str::to_owned),
+            connections,
+        };
+        let sidecar = |service: &str, observer, unseen| SidecarStatus {
+            service: service.parse().unwrap(),
+            observer: ObserverId(observer),
+            version: String::new(),
+            inbound: Vec::new(),
+            associations: BTreeMap::new(),
+            ignored: BTreeMap::new(),
+            lost: 0,
+            evidence: BTreeMap::new(),
+            unseen,
+        };
+        let recording = Recording {
+            schema: "",
+            scenario: String::new(),
+            rounds: vec![1],
+            unassociated: BTreeMap::new(),
+            unseen: unseen(&[
+                sidecar("shop", 1, vec![unseen_at("10.0.0.7:3306", None, 1), unseen_at("bank", Some("bank.test"), 2)]),
+                sidecar("shop", 2, vec![unseen_at("bank", Some("bank.test"), 3)]),
+                sidecar("stock", 3, Vec::new()),
+            ]),
+            traces: Vec::new(),
+        };
+        let text = summary(&recording);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
+        assert_eq!(
+            lines,
+            [
+                "shop: 1 connection to 10.0.0.7:3306 cannot be seen (not HTTP): passed on, never faulted",
+                "shop: 5 connections to bank cannot be seen (TLS, server name bank.test): passed on, never faulted",
+            ]
+        );
+    }
 }

@@ -28,12 +28,9 @@ use crate::{h1, h2};
 
 /// Most bytes that wait for a peer before the other side is not read any more.
 const BACKLOG: usize = 256 * 1024;
-/// How long an application that speaks no usual HTTP method may take to say which protocol it speaks.
-const DETECT_TIME: Duration = Duration::from_millis(500);
 /// How long a connection whose upstream refused may stay silent: a peer that waits for the server to speak first would wait
 /// for ever.
 const REFUSED_TIME: Duration = Duration::from_secs(1);
-
 /// How long a link must have been silent before a graceful stop closes it: who used it just now is likely to be sending the
 /// next request, which it would lose. That request's answer can say that the connection closes.
 const QUIET: Duration = Duration::from_millis(500);
@@ -64,7 +61,7 @@ pub(super) struct Relay {
 /// What is known of the protocol.
 enum Stage {
     /// Nothing; the first bytes of the application and of an upstream that speaks first, the upstream's refusal, and when
-    /// waiting ends.
+    /// waiting ends after one.
     Detecting { first: BytesMut, greeting: BytesMut, refused: bool, deadline: Option<Pin<Box<Sleep>>> },
     /// Its editor.
     Running(Box<dyn Editor>),
@@ -111,7 +108,7 @@ impl Relay {
         self.called = true;
         if !self.counted && editor.opaque() {
             self.counted = true;
-            self.shared.decider.borrow_mut().opaque(self.id, None);
+            self.shared.decider.borrow_mut().opaque(self.id, editor.server_name());
         }
     }
 
@@ -124,10 +121,6 @@ impl Relay {
         };
         let stage = std::mem::replace(&mut self.stage, Stage::Running(editor));
         let Stage::Detecting { first, greeting, refused, .. } = stage else { return };
-        if protocol == Detected::Opaque {
-            self.counted = true;
-            self.shared.decider.borrow_mut().opaque(self.id, None);
-        }
         if self.stopping.is_some() {
             self.call(|editor, decide| editor.drain(decide));
         }
@@ -164,7 +157,7 @@ impl Relay {
         true
     }
 
-    /// Waiting for the application's first bytes is over: pass whatever it speaks.
+    /// The upstream refused and the application says nothing: tell it.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> bool {
         let Stage::Detecting { deadline: Some(deadline), .. } = &mut self.stage else { return false };
         if deadline.as_mut().poll(cx).is_pending() {
@@ -286,22 +279,12 @@ impl Relay {
     }
 
     fn bytes(&mut self, which: Which, bytes: &[u8]) {
-        if let Stage::Detecting { first, greeting, deadline, refused } = &mut self.stage {
-            if which == Which::App {
-                first.extend_from_slice(bytes);
-                match detect::of(first) {
-                    Some(protocol) => self.start(protocol),
-                    None if deadline.is_none() && !detect::is_likely_http(first) => {
-                        *deadline = Some(Box::pin(tokio::time::sleep(DETECT_TIME)));
-                    }
-                    None if !*refused && detect::is_likely_http(first) => *deadline = None,
-                    None => {}
-                }
-                return;
+        if let Stage::Detecting { first, greeting, .. } = &mut self.stage {
+            match which {
+                Which::App => first.extend_from_slice(bytes),
+                Which::Upstream => greeting.extend_from_slice(bytes),
             }
-            // The server speaks first.
-            greeting.extend_from_slice(bytes);
-            if let Some(protocol) = detect::of_server(greeting) {
+            if let Some(protocol) = detect::of(first, greeting) {
                 self.start(protocol);
             }
             return;
@@ -395,6 +378,9 @@ impl Drop for Relay {
         if let Ok(mut decider) = self.shared.decider.try_borrow_mut() {
             if let (false, Stage::Running(editor)) = (over, &mut self.stage) {
                 decider.intercept(self.id, Instant::now(), &mut |decide| editor.app_end(PeerEnd::Broken, decide));
+                if !self.counted && editor.opaque() {
+                    decider.opaque(self.id, editor.server_name());
+                }
             }
             decider.gone(self.id);
         }

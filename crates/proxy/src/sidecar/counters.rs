@@ -154,11 +154,48 @@ impl Counters {
         self.0.opaque += 1;
     }
 
+    /// A connection of its service to `to` is opaque.
+    pub(crate) fn unseen(&mut self, to: String, server_name: Option<&str>) {
+        let counted = &mut self.0.unseen;
+        let same = |seen: &&mut wire::Unseen| seen.to == to && seen.server_name.as_deref() == server_name;
+        if let Some(seen) = counted.iter_mut().find(same) {
+            seen.connections += 1;
+        } else if counted.len() < wire::MAX_UNSEEN {
+            counted.push(wire::Unseen { to, server_name: server_name.map(str::to_owned), connections: 1 });
+        }
+    }
+
     pub(crate) fn told(&self) -> &wire::Counters {
         &self.0
     }
 
     pub(crate) fn report(&self) -> wire::Counters {
         self.0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unseen_connections_are_counted_by_place_and_name_and_the_list_is_bounded() {
+        let mut counters = Counters::default();
+        for _ in 0..3 {
+            counters.unseen("db".to_owned(), None);
+            counters.unseen("db".to_owned(), Some("db.example"));
+        }
+        for port in 0..1000 {
+            counters.unseen(format!("10.0.0.1:{port}"), None);
+        }
+        counters.unseen("db".to_owned(), None);
+        let report = counters.report();
+        assert_eq!(report.unseen.len(), wire::MAX_UNSEEN);
+        let named = |name: Option<&str>, connections| wire::Unseen {
+            to: "db".to_owned(),
+            server_name: name.map(str::to_owned),
+            connections,
+        };
+        assert_eq!(report.unseen[..2], [named(None, 4), named(Some("db.example"), 3)]);
     }
 }

@@ -113,6 +113,11 @@ impl Callees {
 }
 
 impl Callee {
+    /// Its name, where one is registered or configured.
+    pub(crate) fn name(&self) -> Option<&Service> {
+        self.service.as_ref()
+    }
+
     /// What it is called in `head`.
     pub(crate) fn service(&self, head: &RequestHead<'_>) -> Service {
         self.service.clone().unwrap_or_else(|| named_by(head.authority))

@@ -11,4 +11,5 @@ mod exchanges;
 mod faults;
 mod opaque;
 mod peers;
+mod redirect;
 mod support;

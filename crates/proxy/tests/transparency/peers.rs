@@ -46,7 +46,7 @@ fn curl_sees_the_same_of_nginx() {
         &["--http1.0", "@/small.txt"],
         &["--http1.0", "--header", "Connection: keep-alive", "@/small.txt", "@/small.txt"],
         &["@/small.txt", "@/none", "@/large.txt", "@/missing"],
-        &["--request", "BREW", "@/small.txt"],
+        &["--request", "PROPFIND", "@/small.txt"],
         &["--header", "Connection: close, x", "--header", "X-Case;", "@/seen"],
         &["--location", "@/moved"],
         &["--header", "Expect: 100-continue", "--data", "0123456789", "@/seen"],

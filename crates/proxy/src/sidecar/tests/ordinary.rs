@@ -29,6 +29,38 @@ fn token_of(net: &mut Net, request: Request) -> Token {
     token
 }
 
+#[test]
+fn connections_that_cannot_be_read_are_told_by_the_name_of_the_callee_or_its_address() {
+    use crate::exchange::{Decider as _, Door};
+    let mut net = Net::configured(&[("front", "transparent: {}\n")], &["payment"]);
+    net.register(&["front", "payment"]);
+    let registry = aftershock_core::wire::Registry {
+        addresses: [("10.0.0.7:0".to_owned(), "stock".parse().unwrap())].into(),
+        services: ["stock".parse().unwrap()].into(),
+        ..Default::default()
+    };
+    net.tell("front", FromController::Registry(registry));
+    let sidecar = net.sidecar("front");
+    let at = |address: &str| address.parse().unwrap();
+    for (door, name) in [
+        (Door::Outbound(0), None),
+        (Door::RedirectedOut(at("10.0.0.7:5432")), None),
+        (Door::RedirectedOut(at("10.0.0.7:6432")), None),
+        (Door::RedirectedOut(at("[fd00::9]:443")), Some("api.example")),
+        (Door::Inbound(0), None),
+        (Door::RedirectedIn(at("10.0.0.1:80")), Some("front")),
+    ] {
+        let link = sidecar.opened(door);
+        sidecar.opaque(link, name);
+        sidecar.gone(link);
+    }
+    let counters = sidecar.counters.report();
+    let told: Vec<_> =
+        counters.unseen.iter().map(|one| (one.to.as_str(), one.server_name.as_deref(), one.connections)).collect();
+    assert_eq!(told, [("payment", None, 1), ("stock", None, 2), ("[fd00::9]:443", Some("api.example"), 1)]);
+    assert_eq!(counters.opaque, 6, "those of callers are counted, too");
+}
+
 fn counted_by(net: &mut Net) -> Ordinary {
     net.sidecar("front").counters.report().ordinary
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod brain;
 pub(crate) mod peers;
+pub(crate) mod pods;
 pub(crate) mod process;
 pub(crate) mod sidecar;
 pub(crate) mod way;

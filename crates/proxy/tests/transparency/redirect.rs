@@ -1,0 +1,4 @@
+//! Connections that the kernel redirects: rules that are made and removed, and applications that know nothing of it.
+
+mod interception;
+mod rules;
