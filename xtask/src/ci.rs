@@ -18,11 +18,15 @@ const PEERS: &[(&str, &str)] = &[
     ("nghttp2-server", "/usr/sbin/nghttpd"),
     ("nginx-light", "/usr/sbin/nginx"),
     ("postgresql", "/usr/bin/pg_ctlcluster"),
+    ("python3-aiohttp", "/usr/lib/python3/dist-packages/aiohttp/__init__.py"),
     ("python3-grpcio", "/usr/lib/python3/dist-packages/grpc/__init__.py"),
     ("python3-h2", "/usr/lib/python3/dist-packages/h2/__init__.py"),
     ("python3-hpack", "/usr/lib/python3/dist-packages/hpack/__init__.py"),
+    ("python3-httptools", "/usr/lib/python3/dist-packages/httptools/__init__.py"),
     ("python3-pip", "/usr/lib/python3/dist-packages/pip/__init__.py"),
     ("python3-protobuf", "/usr/lib/python3/dist-packages/google/protobuf/__init__.py"),
+    ("python3-uvicorn", "/usr/lib/python3/dist-packages/uvicorn/__init__.py"),
+    ("python3-websockets", "/usr/lib/python3/dist-packages/websockets/__init__.py"),
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {

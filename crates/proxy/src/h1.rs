@@ -13,7 +13,7 @@
 //!   upstream would answer first.
 //! * Every exchange that was announced by [`Interceptor::request`] is closed once, when it leaves the queue.
 //! * What lies before a mark has been written when it is reached, framing included; what lies behind it was not even taken.
-//! * What is kept is bounded: [`MAX_HEAD`] and one read per direction, the limit of a withheld response, [`MAX_QUEUE`].
+//! * What is kept is bounded: [`MAX_HEAD`] ([`MAX_KEPT`] while a message waits) and one read per direction, the limit of a withheld response, [`MAX_QUEUE`].
 //!
 //! Decisions that the standard leaves open:
 //! * A FIN of the application is a half-close and passes on, except while one of its messages is parked or dropped: then
@@ -52,8 +52,10 @@ use requests::Upload;
 use responses::Download;
 use scan::Scan;
 
-/// Largest head, and most bytes kept behind a parked message (plus what one read brings).
-pub const MAX_HEAD: usize = 64 * 1024;
+/// Largest head or trailer section: more than common servers take, so that it is they who refuse.
+pub const MAX_HEAD: usize = 256 * 1024;
+/// Most bytes kept behind a message that waits (plus what one read brings).
+pub const MAX_KEPT: usize = 64 * 1024;
 /// Most bytes of a message that are read and thrown away so that its connection can stay.
 pub const MAX_DRAIN: u64 = 1024 * 1024;
 /// Most requests of a connection that wait for their response; further ones are not read.
@@ -66,7 +68,7 @@ pub enum Malformed {
     #[error("a line does not end in CRLF")]
     LineEnd,
     /// A head or a trailer section of more than [`MAX_HEAD`] bytes.
-    #[error("a head or trailer section exceeds 64 KiB")]
+    #[error("a head or trailer section exceeds 256 KiB")]
     TooLarge,
     /// Not the grammar: bare CR, obsolete folding, white space before a colon, control characters, another version.
     #[error("a start line or field line is not well-formed")]
@@ -360,11 +362,22 @@ impl Editor for Link {
     }
 
     fn wants_app(&self) -> bool {
-        !matches!(self.upload, Upload::Stopped) && self.app.pending.len() <= MAX_HEAD
+        let most = match self.upload {
+            Upload::Stopped => return false,
+            Upload::Head if self.takes_request() => MAX_HEAD,
+            Upload::Body { .. } | Upload::Discard(_) => MAX_HEAD,
+            Upload::Head | Upload::Parked(_) | Upload::Switching | Upload::Tunnel => MAX_KEPT,
+        };
+        self.app.pending.len() <= most
     }
 
     fn wants_upstream(&self) -> bool {
-        !matches!(self.download, Download::Stopped) && self.upstream.pending.len() <= MAX_HEAD
+        let most = match self.download {
+            Download::Stopped => return false,
+            _ if self.download.is_parked() => MAX_KEPT,
+            _ => MAX_HEAD,
+        };
+        self.upstream.pending.len() <= most
     }
 
     fn minds_close(&self) -> bool {

@@ -120,7 +120,7 @@ impl Link {
     }
 
     /// Whether the next request may be looked at now.
-    fn takes_request(&self) -> bool {
+    pub(super) fn takes_request(&self) -> bool {
         let last_is_under_way = self.drain != Drain::No && !self.queue.is_empty();
         self.queue.len() < MAX_QUEUE && !matches!(self.download, Download::Drain { .. }) && !last_is_under_way
     }

@@ -1,7 +1,7 @@
 //! Faults, parking and withholding at every interception point.
 
 use super::*;
-use crate::h1::{MAX_DRAIN, MAX_HEAD};
+use crate::h1::{MAX_DRAIN, MAX_KEPT};
 
 const MADE: &str = "HTTP/1.1 503 Service Unavailable\r\nx-made: yes\r\ncontent-length: 2\r\n\r\nno";
 const MADE_CLOSE: &str =
@@ -372,14 +372,14 @@ fn the_upstreams_end_waits_behind_what_is_parked() {
 fn what_is_parked_is_bounded() {
     let mut link = Link::new();
     let mut script = park(Point::Request).at(2, Point::Response, Verdict::Park);
-    let long = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 10 * MAX_HEAD);
+    let long = format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", 10 * MAX_KEPT);
     link.app_bytes(long.as_bytes(), &mut script);
     let mut sent = 0;
     while link.wants_app() {
         link.app_bytes(&[b'x'; 1000], &mut script);
         sent += 1000;
     }
-    assert!((MAX_HEAD..MAX_HEAD + 2000).contains(&sent), "{sent}");
+    assert!((MAX_KEPT..MAX_KEPT + 2000).contains(&sent), "{sent}");
     assert!(link.minds_close());
     link.resume(StreamId(1), Resume::Pass, &mut script);
     assert!(link.wants_app());
@@ -394,7 +394,7 @@ fn what_is_parked_is_bounded() {
         link.upstream_bytes(&[b'x'; 1000], &mut script);
         sent += 1000;
     }
-    assert!((MAX_HEAD..MAX_HEAD + 2000).contains(&sent), "{sent}");
+    assert!((MAX_KEPT..MAX_KEPT + 2000).contains(&sent), "{sent}");
 }
 
 #[test]

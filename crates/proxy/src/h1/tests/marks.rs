@@ -175,7 +175,7 @@ fn a_parked_body_is_not_read_and_its_caller_may_leave() {
     while link.wants_upstream() {
         link.upstream_bytes(&[b'x'; 1000], &mut script);
     }
-    assert!(link.upstream.pending.len() <= crate::h1::MAX_HEAD + 1000);
+    assert!(link.upstream.pending.len() <= crate::h1::MAX_KEPT + 1000);
     assert!(link.minds_close());
     link.app_end(PeerEnd::Eof, &mut script);
     assert_eq!(script.log.last().unwrap(), "closed 1 ByApplication");

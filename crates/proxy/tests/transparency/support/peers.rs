@@ -49,7 +49,7 @@ pub(crate) fn has_nghttpd() -> bool {
 }
 
 /// A file below the folder that `cargo xtask peers` installs into.
-fn peer(file: &str) -> Option<PathBuf> {
+pub(super) fn peer(file: &str) -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
     test.ancestors().map(|folder| folder.join("peers").join(file)).find(|file| file.exists())
 }
@@ -65,9 +65,9 @@ pub(crate) fn has_grpc() -> bool {
     import.is_ok_and(|status| status.success())
 }
 
-const PYTHON: &str = "/usr/bin/python3";
+pub(super) const PYTHON: &str = "/usr/bin/python3";
 
-fn support(file: &str) -> PathBuf {
+pub(super) fn support(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transparency/support").join(file)
 }
 
