@@ -16,18 +16,35 @@ pub use member::{Member, MemberError};
 pub use traceparent::{ParseTraceParentError, TraceParent};
 pub use tracestate::{InvalidMember, TraceState};
 
+/// The mark of a byte that is no digit.
+const BAD: u8 = 0x80;
+
+/// The value of each byte as a lower-case hexadecimal digit.
+const VALUES: [u8; 256] = {
+    let mut values = [BAD; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        values[b"0123456789abcdef"[digit] as usize] = digit as u8;
+        digit += 1;
+    }
+    values
+};
+
 /// The value of `text`, 1 to 32 lower-case hexadecimal digits; the standard parsers also take upper case and signs.
 fn lower_hex(text: &[u8]) -> Option<u128> {
-    let mut value = 0u128;
-    for byte in text {
-        let digit = match byte {
-            b'0'..=b'9' => byte - b'0',
-            b'a'..=b'f' => byte - b'a' + 10,
-            _ => return None,
-        };
-        value = value << 4 | u128::from(digit);
+    if !(1..=32).contains(&text.len()) {
+        return None;
     }
-    (1..=32).contains(&text.len()).then_some(value)
+    // The lower digits are the last 16; a half is read without looking whether each is one, which is asked at the end.
+    let half = |digits: &[u8]| {
+        digits.iter().fold((0_u64, 0_u8), |(value, bad), byte| {
+            let digit = VALUES[usize::from(*byte)];
+            (value << 4 | u64::from(digit & 0xf), bad | digit)
+        })
+    };
+    let (high, low) = text.split_at(text.len().saturating_sub(16));
+    let ((high, bad_high), (low, bad_low)) = (half(high), half(low));
+    ((bad_high | bad_low) & BAD == 0).then_some(u128::from(high) << 64 | u128::from(low))
 }
 
 /// Without the optional whitespace around an element of a list (RFC 9110 §5.6.3).
@@ -36,4 +53,27 @@ fn trim_ows(mut text: &[u8]) -> &[u8] {
         text = rest;
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn hexadecimal_digits_are_read_as_the_standard_library_does_but_for_upper_case_and_signs(
+            text in "[0-9a-f]{0,33}|[0-9a-fA-F+-]{1,3}"
+        ) {
+            let plain = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+            let expected = u128::from_str_radix(&text, 16).ok().filter(|_| plain && text.len() <= 32);
+            prop_assert_eq!(super::lower_hex(text.as_bytes()), expected);
+        }
+
+        #[test]
+        fn a_byte_that_is_no_digit_is_noticed_wherever_it_stands(mut text in "[0-9a-f]{1,32}", at: prop::sample::Index, byte in "[g-z]|[A-Z]|[/:@`]") {
+            let at = at.index(text.len());
+            text.replace_range(at..=at, &byte);
+            prop_assert_eq!(super::lower_hex(text.as_bytes()), None);
+        }
+    }
 }

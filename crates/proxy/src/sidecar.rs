@@ -50,6 +50,7 @@ use aftershock_core::id::{CallId, ObserverId, Token};
 use aftershock_core::plan::Side;
 use aftershock_core::span::{CallSpan, Instant as Stamp};
 use aftershock_core::wire::{Arm, FromController, FromSidecar, OpenCall, Registry};
+use foldhash::HashMap;
 
 use crate::config::{Config, Record};
 use crate::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
@@ -105,7 +106,7 @@ pub struct Sidecar {
     last_link: u64,
     /// The next address of each outbound listener.
     turns: Vec<usize>,
-    exchanges: BTreeMap<ExchangeId, Exchange>,
+    exchanges: HashMap<ExchangeId, Exchange>,
     /// Deadlines of parked messages, with a number that keeps equal ones apart. An entry that no longer fits is ignored.
     timers: BTreeMap<(Instant, u64), ExchangeId>,
     last_timer: u64,
@@ -160,7 +161,7 @@ impl Sidecar {
             executions: Executions::default(),
             links: BTreeMap::new(),
             last_link: 0,
-            exchanges: BTreeMap::new(),
+            exchanges: HashMap::default(),
             timers: BTreeMap::new(),
             last_timer: 0,
             holding: BTreeMap::new(),
@@ -434,8 +435,9 @@ impl Decider for Sidecar {
     }
 
     fn gone(&mut self, link: LinkId) {
-        let all = ExchangeId { link, stream: StreamId(0) }..=ExchangeId { link, stream: StreamId(u64::MAX) };
-        let left: Vec<ExchangeId> = self.exchanges.range(all).map(|(id, _)| *id).collect();
+        // None, where the editor closed every exchange before its link went.
+        let mut left: Vec<ExchangeId> = self.exchanges.keys().filter(|id| id.link == link).copied().collect();
+        left.sort_unstable();
         if let Some(now) = self.now {
             for id in left {
                 self.close(id, crate::exchange::Closed::ByApplication, now);

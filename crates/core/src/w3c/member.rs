@@ -9,6 +9,7 @@ use std::str::FromStr;
 use percent_encoding::percent_decode;
 
 use super::{lower_hex, trim_ows};
+use crate::hex;
 use crate::id::{CallId, ExecutionId, Token};
 
 /// Why a value is not a member that this version reads. Such a member is ignored and counted.
@@ -78,24 +79,35 @@ impl FromStr for Member {
     }
 }
 
+/// The length of a value without zeros.
+const LENGTH: usize = "1-0123456789abcdef-0123456789abcdef-0123456789abcdef-01234567".len();
+
+impl Member {
+    /// Appends the value, without `aft=`. Every request that passes a sidecar has one written.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.reserve(LENGTH);
+        out.push(b'1');
+        for id in [self.execution.0, self.call.0, self.token.0] {
+            out.push(b'-');
+            match id {
+                0 => out.push(b'0'),
+                id => out.extend_from_slice(&hex::of_u64(id)),
+            }
+        }
+        out.push(b'-');
+        match self.check {
+            0 => out.push(b'0'),
+            check => out.extend_from_slice(&hex::of_u32(check)),
+        }
+    }
+}
+
 /// The value, without `aft=`.
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Put together first: every request that passes a sidecar has one written.
-        let mut text = [0; "1-0123456789abcdef-0123456789abcdef-0123456789abcdef-01234567".len()];
-        let mut end = 0;
-        let mut put = |byte| {
-            text[end] = byte;
-            end += 1;
-        };
-        put(b'1');
-        let ids = [self.execution.0, self.call.0, self.token.0].map(|id| (id, 16));
-        for (number, digits) in ids.into_iter().chain([(u64::from(self.check), 8)]) {
-            put(b'-');
-            let digits = if number == 0 { 1 } else { digits };
-            (0..digits).rev().for_each(|digit| put(b"0123456789abcdef"[(number >> (4 * digit) & 0xf) as usize]));
-        }
-        f.write_str(std::str::from_utf8(&text[..end]).expect("digits and dashes are UTF-8"))
+        let mut text = Vec::new();
+        self.write(&mut text);
+        f.write_str(std::str::from_utf8(&text).expect("digits and dashes are UTF-8"))
     }
 }
 

@@ -93,7 +93,9 @@ impl<'a> TraceState<'a> {
 
     /// [`TraceState::prepend`] of our member, which is well-formed.
     pub fn set_member(&mut self, member: &Member) {
-        self.put_first(Member::KEY, format!("{}={member}", Member::KEY).into_bytes());
+        let mut text = [Member::KEY, "="].concat().into_bytes();
+        member.write(&mut text);
+        self.put_first(Member::KEY, text);
     }
 
     fn put_first(&mut self, key: &str, member: Vec<u8>) {

@@ -12,6 +12,7 @@ use aftershock_core::hop::{Hop, HopError, Keyring};
 use aftershock_core::id::{CallId, ExecutionId, Token};
 use aftershock_core::span::Association;
 use aftershock_core::w3c::Member;
+use foldhash::HashMap;
 use smallvec::SmallVec;
 
 use super::counters::{Counters, Ignored};
@@ -22,7 +23,7 @@ use super::header::{Arriving, Correlation, HopLine};
 pub(crate) const MAX_RECENT: usize = 16_384;
 
 /// Whether a call came in, so that it can be a parent, or went out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Direction {
     In,
     Out,
@@ -136,8 +137,8 @@ impl Carriers {
 #[derive(Debug)]
 pub(crate) struct Calls {
     /// By id and direction: a service that calls itself has both sides of a call here.
-    known: BTreeMap<(CallId, Direction), Known>,
-    carriers: BTreeMap<Correlation, Carriers>,
+    known: HashMap<(CallId, Direction), Known>,
+    carriers: HashMap<Correlation, Carriers>,
     /// As if all calls carried one id more: what the step `exclusive` asks. Kept only where that is configured.
     recent: Option<Carriers>,
     exclusive: bool,
@@ -151,8 +152,8 @@ impl Calls {
     /// `exclusive` is whether [`Calls::only`] will be asked.
     pub(crate) fn new(linger: Duration, exclusive: bool) -> Self {
         Calls {
-            known: BTreeMap::new(),
-            carriers: BTreeMap::new(),
+            known: HashMap::default(),
+            carriers: HashMap::default(),
             recent: None,
             exclusive,
             forgotten: None,

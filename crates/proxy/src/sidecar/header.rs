@@ -18,7 +18,7 @@ const UBERCTX: &str = "uberctx-aft";
 const UBER_TRACE_ID: &str = "uber-trace-id";
 
 /// A correlation id, for comparing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Correlation {
     /// The position of its header field in the configuration; of the first one, where two fields carry the same id.
     pub(crate) header: u8,

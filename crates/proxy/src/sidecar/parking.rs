@@ -441,12 +441,13 @@ impl Sidecar {
     /// The rules of a round go; what they keep goes on or is closed.
     pub(super) fn disarm(&mut self, token: Token) {
         let of_round = |call: &Call| call.token() == token && call.stage != Stage::Running;
-        let kept: Vec<ExchangeId> = self
+        let mut kept: Vec<ExchangeId> = self
             .exchanges
             .iter()
             .filter(|(_, exchange)| exchange.call.as_deref().is_some_and(of_round))
             .map(|(id, _)| *id)
             .collect();
+        kept.sort_unstable();
         for id in kept {
             let Some(stage) = self.call(id).map(|call| call.stage.clone()) else { continue };
             match stage {
