@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,9 @@ use aftershock_core::hop::{HopKey, Keyring};
 use aftershock_core::id::{ObserverId, Token};
 use aftershock_core::name::Service;
 use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
-use aftershock_proxy::config::Config;
+use aftershock_proxy::config::{Config, transparent};
 use aftershock_proxy::exchange::{Decider, Door};
+use aftershock_proxy::link::Behind;
 use aftershock_proxy::sidecar::Sidecar as Brain;
 
 use super::sidecar::Sidecar;
@@ -71,6 +72,20 @@ impl Front {
         let ports = vec![(Door::Inbound(0), inbound, vec![out]), (Door::Outbound(0), outbound, vec![back])];
         Sidecar::run(ports, move || brain(&text, back, 2))
     }
+}
+
+/// The sidecar of `front`, or of `back`, in the network namespace that the calling thread is in, where the kernel redirects
+/// connections to it; `back` is the host of the service of that name.
+pub(crate) fn redirected(service: &str, back: IpAddr) -> Sidecar {
+    let listen = |address: Ipv4Addr, port| TcpListener::bind((address, port)).expect("a port of the namespace's own");
+    let ports = vec![
+        (listen(Ipv4Addr::UNSPECIFIED, transparent::INBOUND), Behind::RedirectedIn),
+        (listen(Ipv4Addr::LOCALHOST, transparent::OUTBOUND), Behind::RedirectedOut),
+    ];
+    let text = format!("service: {service}\ntransparent: {{}}\n");
+    let observer = if service == "back" { 1 } else { 2 };
+    // Every port of that host.
+    Sidecar::behind(ports, move || brain(&text, SocketAddr::new(back, 0), observer))
 }
 
 /// A registered brain with an armed round, `back` being the address of the service of that name.

@@ -8,12 +8,17 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use aftershock_lab::net::{Family, Namespace, NetError, PodNetwork};
+use rustix::process::Gid;
+use rustix::thread::set_thread_gid;
 use tempfile::TempDir;
 
+use super::brain;
 use super::peers::present;
+use super::sidecar::Sidecar;
 use super::wire::{self, HANG};
 
 /// The group whose traffic is not redirected, unless configured.
@@ -69,6 +74,40 @@ pub(crate) fn succeed(inside: &Namespace, command: &mut Command) -> String {
     let output = run(inside, command);
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
+}
+
+/// Two pods with a sidecar each, `front` calling `back`: sidecars of this process, whose brains are registered and have a
+/// round armed. They are there as long as this process; tests share them.
+pub(crate) struct Redirected {
+    pub(crate) front: Namespace,
+    pub(crate) back: Namespace,
+    pub(crate) address: IpAddr,
+    _network: PodNetwork,
+    _sidecars: Vec<Sidecar>,
+}
+
+impl Redirected {
+    /// None where tests cannot have any.
+    pub(crate) fn pods() -> Option<&'static Self> {
+        static PODS: OnceLock<Option<Redirected>> = OnceLock::new();
+        PODS.get_or_init(|| network("redirected", Family::V4, &["front", "back"]).map(Self::new)).as_ref()
+    }
+
+    fn new(network: PodNetwork) -> Self {
+        let [front, back] = ["front", "back"].map(|pod| inside(&network, pod));
+        let address = addresses(&network, "back")[0];
+        let beside = |namespace: &Namespace, service: &str| {
+            succeed(namespace, &mut Configured::new(service, "{}").redirect("apply", "nft"));
+            let start = || {
+                // Of this thread and those that it starts: the identity by which the rules know a sidecar.
+                set_thread_gid(Gid::from_raw(GROUP)).expect("root may");
+                brain::redirected(service, address)
+            };
+            namespace.run(start).expect("a thread")
+        };
+        let sidecars = vec![beside(&front, "front"), beside(&back, "back")];
+        Self { front, back, address, _network: network, _sidecars: sidecars }
+    }
 }
 
 /// A configuration file with a section `transparent`.

@@ -13,7 +13,7 @@ use aftershock_proxy::exchange::{
     Closed, Decider, Door, Edits, Fields, Interceptor, LinkId, Mark, Part, Refusal, RequestHead, ResponseHead, Resume,
     StreamId, Tail, Verdict,
 };
-use aftershock_proxy::link::{Listener, Router, Stop, serve};
+use aftershock_proxy::link::{Behind, Listener, Router, Stop, serve};
 use tokio::sync::mpsc;
 
 use super::wire::HANG;
@@ -225,18 +225,25 @@ impl Sidecar {
 
     /// Starts a driver whose decider is made by `decider`, on the driver's thread.
     pub(crate) fn run(ports: Vec<Port>, decider: impl FnOnce() -> Rc<RefCell<dyn Decider>> + Send + 'static) -> Self {
-        let addresses: Vec<_> =
-            ports.iter().map(|(_, socket, _)| socket.local_addr().expect("a bound socket")).collect();
+        let listed = |(door, socket, upstreams)| (socket, Behind::Listed { door, upstreams });
+        Self::behind(ports.into_iter().map(listed).collect(), decider)
+    }
+
+    /// The same, with whatever stands behind its listeners.
+    pub(crate) fn behind(
+        ports: Vec<(std::net::TcpListener, Behind)>,
+        decider: impl FnOnce() -> Rc<RefCell<dyn Decider>> + Send + 'static,
+    ) -> Self {
+        let addresses: Vec<_> = ports.iter().map(|(socket, _)| socket.local_addr().expect("a bound socket")).collect();
         let (control, mut words) = mpsc::unbounded_channel();
         let (ready, started) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
             ready.send(std::fs::read_link("/proc/thread-self").expect("a Linux kernel")).expect("the test waits");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             tokio::task::LocalSet::new().block_on(&runtime, async move {
-                let listeners = ports.into_iter().map(|(door, socket, upstreams)| {
+                let listeners = ports.into_iter().map(|(socket, behind)| {
                     socket.set_nonblocking(true).expect("a socket");
-                    let socket = tokio::net::TcpListener::from_std(socket).expect("a socket");
-                    Listener::before(door, socket, upstreams)
+                    Listener { socket: tokio::net::TcpListener::from_std(socket).expect("a socket"), behind }
                 });
                 let listeners = listeners.collect();
                 let (router, stop) = (Router::new(), Stop::new());

@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use super::brain::{Back, Front, TOKEN};
+use super::pods::Redirected;
 use super::sidecar::{Board, Sidecar};
 use super::wire::{self, Origin, Seen, Step, follow};
 
@@ -27,15 +28,19 @@ pub(crate) enum Way {
     Ordinary,
     /// The same with the token of a live round, which is recorded.
     Round,
+    /// Client and origin in pods of their own, knowing nothing of the sidecars to which the kernel redirects their
+    /// connections; the token is that of a live round.
+    Redirected,
 }
 
-/// Every way that is not direct.
+/// Every way whose client and origin stand where the test does.
 pub(crate) const THROUGH: [Way; 4] = [Way::Driver, Way::Unassociated, Way::Ordinary, Way::Round];
 
 /// Where an exchange is made: where clients and origins stand, and the way between them.
 pub(crate) struct Stage {
     pub(crate) way: Way,
     board: Board,
+    pods: Option<&'static Redirected>,
 }
 
 /// The sidecars between a client and an origin, for as long as this lives.
@@ -47,7 +52,12 @@ pub(crate) struct Route {
 
 impl Stage {
     pub(crate) fn new(way: Way) -> Self {
-        Self { way, board: Board::default() }
+        Self { way, board: Board::default(), pods: None }
+    }
+
+    /// That of [`Way::Redirected`]; none where tests cannot have one.
+    fn redirected() -> Option<Self> {
+        Redirected::pods().map(|pods| Self { way: Way::Redirected, board: Board::default(), pods: Some(pods) })
     }
 
     /// What the decider of [`Way::Driver`] wrote down.
@@ -58,23 +68,29 @@ impl Stage {
     /// A listening socket where origins stand. Programs inherit theirs, so that nobody else can take its port and
     /// connections are accepted from the start.
     pub(crate) fn listen(&self) -> TcpListener {
-        TcpListener::bind("127.0.0.1:0").expect("a free port")
+        match self.pods {
+            Some(pods) => super::pods::listen(&pods.back, (pods.address, 0)),
+            None => TcpListener::bind("127.0.0.1:0").expect("a free port"),
+        }
     }
 
     /// A connection of a client's.
     pub(crate) fn connect(&self, address: SocketAddr) -> TcpStream {
-        wire::connect(address)
+        self.as_client(|| wire::connect(address))
     }
 
     /// Does `what`, or starts a program that does, where clients stand.
-    pub(crate) fn as_client<T>(&self, what: impl FnOnce() -> T) -> T {
-        what()
+    pub(crate) fn as_client<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        match self.pods {
+            Some(pods) => pods.front.run(what).expect("a thread"),
+            None => what(),
+        }
     }
 
     /// Puts the sidecars of this way before an origin.
     pub(crate) fn lead_to(&self, origin: SocketAddr) -> Route {
         match self.way {
-            Way::Direct => Route { address: origin, _sidecars: Vec::new() },
+            Way::Direct | Way::Redirected => Route { address: origin, _sidecars: Vec::new() },
             Way::Driver => {
                 let sidecar = Sidecar::recording(&[origin], &self.board);
                 Route { address: sidecar.address, _sidecars: vec![sidecar] }
@@ -90,7 +106,7 @@ impl Stage {
 
     /// The `tracestate` that clients send on this way.
     pub(crate) fn tracestate(&self) -> Option<String> {
-        (self.way == Way::Round).then(|| format!("aft=1-0-0-{TOKEN}-0"))
+        matches!(self.way, Way::Round | Way::Redirected).then(|| format!("aft=1-0-0-{TOKEN}-0"))
     }
 
     /// A client's HTTP/1 script as it is on this way: the first request of each step carries the token.
@@ -111,7 +127,7 @@ impl Stage {
 
     /// What an HTTP/1 origin saw, without what the sidecar wrote for its application; `sent` is what the client sent.
     pub(crate) fn without_ours(&self, seen: &[u8], sent: &[u8]) -> Vec<u8> {
-        if !matches!(self.way, Way::Ordinary | Way::Round) {
+        if matches!(self.way, Way::Direct | Way::Driver | Way::Unassociated) {
             return seen.to_vec();
         }
         let mut kept = Vec::with_capacity(seen.len());
@@ -165,8 +181,8 @@ pub(crate) struct Exchanged {
 /// Makes an exchange directly and then on every other way; what came of it directly came of it everywhere.
 pub(crate) fn alike<T: PartialEq + Debug>(mut exchange: impl FnMut(&Stage) -> T) -> T {
     let direct = exchange(&Stage::new(Way::Direct));
-    for way in THROUGH {
-        let through = exchange(&Stage::new(way));
+    for stage in THROUGH.into_iter().map(Stage::new).chain(Stage::redirected()) {
+        let (through, way) = (exchange(&stage), stage.way);
         assert!(through == direct, "{way:?}:\n{through:?}\ninstead of\n{direct:?}");
     }
     direct
@@ -213,6 +229,20 @@ mod tests {
         assert!(ordinary.contains("\r\naftershock-hop: ") && ordinary.contains("\r\ntracestate: aft=1-"), "{ordinary}");
         let round = between(&Stage::new(Way::Round), true);
         assert!(round.contains("\r\naftershock-hop: ") && round.contains(&format!("-{TOKEN}-")), "{round}");
+    }
+
+    #[test]
+    fn redirected_connections_really_pass_both_sidecars() {
+        let Some(stage) = Stage::redirected() else { return };
+        let origin = Origin::on(stage.listen(), vec![vec![until("\r\n\r\n"), send(OK)]; 2]);
+        // The callee's sidecar takes the tagged request for an entry of the round, and tells its application.
+        assert_eq!(stage.follow(origin.address, &[send(GET), Step::End]).text(), OK);
+        // The caller's has marked the one without context; the callee's has taken the mark off.
+        assert_eq!(follow(stage.connect(origin.address), &[send(GET), Step::End]).text(), OK);
+        let seen = origin.seen();
+        let tagged = seen[0].text();
+        assert!(tagged.contains(&format!("-{TOKEN}-")) && !tagged.contains("aft=1-0-0-"), "{tagged}");
+        assert_eq!(seen[1].text(), GET);
     }
 
     #[test]
