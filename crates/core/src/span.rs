@@ -16,7 +16,8 @@ use crate::plan::Side;
 pub enum Association {
     /// By the `aft` member, or at an entry: execution and parent are exact.
     Exact,
-    /// By a correlation id that only one call open here carries: execution and parent are exact.
+    /// By a correlation id that only one call open here carries: the execution is exact, and that call the parent unless an
+    /// ended one of the same execution still works.
     Correlated,
     /// By a correlation id that several calls of one execution carry: the execution is exact, the parent ambiguous.
     Ambiguous,

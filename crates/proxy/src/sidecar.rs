@@ -24,6 +24,7 @@ mod call;
 mod counters;
 mod execution;
 mod fault;
+mod forgotten;
 mod header;
 mod identity;
 mod late;
@@ -184,6 +185,12 @@ impl Sidecar {
     #[doc(hidden)]
     pub fn hold_at_most(&mut self, executions: usize) {
         self.executions.most = executions;
+    }
+
+    /// Remember at most `calls` that have ended, fewer than there would be place for: for simulations.
+    #[doc(hidden)]
+    pub fn remember_at_most(&mut self, calls: usize) {
+        self.calls.most = calls;
     }
 
     /// This process start.

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::counters::{Counters, Ignored};
 use super::execution::Key;
+use super::forgotten::Forgotten;
 use super::header::{Arriving, Correlation, HopLine};
 
 /// Most ended calls that are remembered; the oldest are forgotten first, even within the linger time.
@@ -120,6 +121,11 @@ impl Carriers {
         true
     }
 
+    /// Whether calls of this execution, or of none, are among them.
+    fn has(&self, key: Option<Key>) -> bool {
+        self.first.0 == key || self.others.contains_key(&key)
+    }
+
     fn says(&self) -> Option<Correlated> {
         let key = self.first.0.filter(|_| self.others.is_empty())?;
         let (parent, step) = match (self.open.count, self.ended.count) {
@@ -144,8 +150,12 @@ pub(crate) struct Calls {
     exclusive: bool,
     /// When the last of those ended that were forgotten before their time.
     forgotten: Option<Instant>,
+    /// Their correlation ids, where nobody remembers the execution any more.
+    forgotten_ids: Forgotten,
     ended: VecDeque<(Instant, CallId, Direction)>,
     linger: Duration,
+    /// Most ended calls that are remembered.
+    pub(crate) most: usize,
 }
 
 impl Calls {
@@ -157,8 +167,10 @@ impl Calls {
             recent: None,
             exclusive,
             forgotten: None,
+            forgotten_ids: Forgotten::new(linger),
             ended: VecDeque::new(),
             linger,
+            most: MAX_RECENT,
         }
     }
 
@@ -212,9 +224,9 @@ impl Calls {
             known.correlations.iter().for_each(|id| self.carriers.get_mut(id).into_iter().for_each(end));
             self.recent.iter_mut().for_each(end);
         }
-        if self.ended.len() == MAX_RECENT {
+        if self.ended.len() >= self.most {
             self.forgotten = self.ended.front().map(|(at, ..)| *at);
-            self.forget_oldest();
+            self.forget_oldest(Some(now));
         }
         self.ended.push_back((now, call, direction));
     }
@@ -222,12 +234,14 @@ impl Calls {
     /// Forget what ended longer ago than the linger time.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.ended.front().is_some_and(|(at, ..)| now.saturating_duration_since(*at) > self.linger) {
-            self.forget_oldest();
+            self.forget_oldest(None);
         }
+        self.forgotten_ids.expire(now);
         self.forgotten = self.forgotten.filter(|at| now.saturating_duration_since(*at) <= self.linger);
     }
 
-    fn forget_oldest(&mut self) {
+    /// Forget the call that ended first; `early`: now, though its time has not come.
+    fn forget_oldest(&mut self, early: Option<Instant>) {
         let Some((_, call, direction)) = self.ended.pop_front() else { return };
         let Some(known) = self.known.remove(&(call, direction)) else { return };
         let take = |carriers: &mut Carriers| {
@@ -237,7 +251,12 @@ impl Calls {
             carriers.take(known.key)
         };
         for correlation in &known.correlations {
-            if self.carriers.get_mut(correlation).is_some_and(|carriers| !take(carriers)) {
+            let Some(carriers) = self.carriers.get_mut(correlation) else { continue };
+            let left = take(carriers);
+            if let Some(now) = early.filter(|_| !(left && carriers.has(known.key))) {
+                self.forgotten_ids.put(*correlation, now);
+            }
+            if !left {
                 self.carriers.remove(correlation);
             }
         }
@@ -260,8 +279,9 @@ impl Calls {
 
     /// What the correlation ids of a request say together. Two that name two executions say nothing.
     fn correlated(&self, correlations: &[Correlation]) -> Option<Correlated> {
+        let trusted = |id: &&Correlation| !self.forgotten_ids.may_have(id);
         let says = |id| self.carriers.get(id).and_then(Carriers::says);
-        let mut all = correlations.iter().filter_map(says);
+        let mut all = correlations.iter().filter(trusted).filter_map(says);
         let first = all.next()?;
         let keys: BTreeSet<Key> = all.map(|other| other.key).chain([first.key]).collect();
         (keys.len() == 1).then_some(first)

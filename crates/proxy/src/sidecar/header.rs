@@ -46,6 +46,11 @@ impl Correlation {
         u8::try_from(first).expect("the configuration limits the fields")
     }
 
+    /// A hash of it.
+    pub(crate) fn digest(self) -> u64 {
+        self.digest.rotate_left(u32::from(self.header))
+    }
+
     /// Add `id` unless it is there.
     pub(crate) fn add(id: Option<Self>, to: &mut SmallVec<[Self; 1]>) {
         to.extend(id.filter(|id| !to.contains(id)));

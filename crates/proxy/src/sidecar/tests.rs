@@ -14,5 +14,6 @@ mod ordinary;
 mod outcomes;
 mod random;
 mod replicas;
+mod simulation;
 mod streams;
 mod table;
