@@ -9,16 +9,12 @@ use anyhow::{Context, bail, ensure};
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 
+use crate::overhead::{self, Overhead};
 use crate::run;
 
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// CPU per request through one sidecar over that of a plain TCP relay, HTTP/1.1 and h2c.
-    Overhead {
-        /// Arguments for the benchmark, e.g. `--format json`.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
+    Overhead(Overhead),
     /// Instructions per exchange in editors and brains, under callgrind, compared with the limits checked in.
     ///
     /// Fails when a scenario needs over 10 % more than its limit. Says SKIPPED where valgrind is not installed.
@@ -37,15 +33,9 @@ pub(crate) enum Format {
 
 pub(crate) fn run(what: &Bench) -> anyhow::Result<()> {
     match what {
-        Bench::Overhead { arguments } => overhead(arguments),
+        Bench::Overhead(overhead) => overhead::run(overhead),
         Bench::Instructions { format } => instructions(*format),
     }
-}
-
-fn overhead(arguments: &[String]) -> anyhow::Result<()> {
-    let mut command =
-        run::cargo(&["run", "--release", "--quiet", "--package", "aftershock-proxy", "--example", "overhead", "--"]);
-    run::pass(command.args(arguments))
 }
 
 /// Instructions per exchange by scenario, for the processor and compiler on which they were written down.

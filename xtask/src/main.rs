@@ -4,7 +4,9 @@
 
 mod bench;
 mod ci;
+mod dist;
 mod exactness;
+mod overhead;
 mod peers;
 mod run;
 mod schemas;
@@ -40,6 +42,8 @@ enum Command {
         check: bool,
     },
     Exactness(exactness::Exactness),
+    /// Build the sidecar as it ships, one static file, and check that it is that.
+    Dist,
     /// Measure. Figures are ratios within one run.
     Bench {
         #[command(subcommand)]
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         },
         Command::Tidy => tidy::run(),
         Command::Schemas { check } => schemas::run(check),
+        Command::Dist => dist::run(),
         Command::Exactness(exactness) => exactness::run(&exactness),
         Command::Bench { what } => bench::run(&what),
     };

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
@@ -17,6 +17,25 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
     command
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> anyhow::Result<PathBuf> {
+    let output = cargo(&["metadata", "--format-version", "1", "--no-deps"]).output()?;
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("failed to read cargo metadata")?;
+    metadata["target_directory"].as_str().map(PathBuf::from).context("cargo named no target directory")
+}
+
+/// Run a `cargo build`; where the executable of the target `name` is.
+pub(crate) fn executable(build: &mut Command, name: &str) -> anyhow::Result<PathBuf> {
+    let built = build.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit()).output()?;
+    ensure!(built.status.success(), "the build of {name} failed");
+    let messages = String::from_utf8_lossy(&built.stdout);
+    let mut artifacts = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let found = artifacts.find(|artifact| artifact["target"]["name"] == name && artifact["executable"].is_string());
+    let path = found.as_ref().and_then(|artifact| artifact["executable"].as_str());
+    path.map(PathBuf::from).with_context(|| format!("cargo named no executable `{name}`"))
 }
 
 /// Run it with its output passed through; an exit code other than 0 is an error.

@@ -32,6 +32,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("aftershock-trust", &[]),
     ("aftershock-proxy", &["aftershock-core", "aftershock-trust"]),
     ("aftershock-lab", &["aftershock-core"]),
+    ("aftershock-bench", &["aftershock-core"]),
     ("aftershock-control", &["aftershock-core", "aftershock-generate", "aftershock-trust"]),
 ];
 

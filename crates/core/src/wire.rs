@@ -6,7 +6,7 @@
 //! change of meaning raises [`PROTOCOL`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
