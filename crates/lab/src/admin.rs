@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -68,11 +68,27 @@ pub(crate) async fn answers_as(address: SocketAddr, pid: u32) -> bool {
 }
 
 async fn fetch(address: SocketAddr, target: &str) -> Result<Bytes, AdminError> {
+    match exchange(address, Method::GET, target).await? {
+        (StatusCode::OK, body) => Ok(body),
+        (status, body) => {
+            Err(AdminError::Refused { address, status, body: String::from_utf8_lossy(&body).into_owned() })
+        }
+    }
+}
+
+/// One request without a body, on a connection of its own.
+pub(crate) async fn exchange(
+    address: SocketAddr,
+    method: Method,
+    target: &str,
+) -> Result<(StatusCode, Bytes), AdminError> {
     let stream = TcpStream::connect(address).await.map_err(|source| AdminError::Connect { address, source })?;
     let exchange = |source| AdminError::Exchange { address, source };
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
-    let request = Request::get(target)
+    let request = Request::builder()
+        .method(method)
+        .uri(target)
         .header(http::header::HOST, address.to_string())
         .header(http::header::CONNECTION, "close")
         .body(Empty::<Bytes>::new())
@@ -84,9 +100,5 @@ async fn fetch(address: SocketAddr, target: &str) -> Result<Bytes, AdminError> {
     };
     // The connection is driven here and not on a task: it ends with the exchange.
     let (asked, _) = futures_util::future::join(ask, connection).await;
-    let (status, body) = asked.map_err(exchange)?;
-    match status {
-        StatusCode::OK => Ok(body),
-        status => Err(AdminError::Refused { address, status, body: String::from_utf8_lossy(&body).into_owned() }),
-    }
+    asked.map_err(exchange)
 }

@@ -9,6 +9,7 @@ mod admin;
 pub mod events;
 pub mod expand;
 mod file;
+pub mod hosts;
 mod load;
 mod names;
 pub mod net;

@@ -200,7 +200,7 @@ impl Endpoint {
             Some(address) => TcpStream::connect(address).await?,
             None => TcpStream::connect((bare(&self.host), self.port)).await?,
         };
-        stream.set_nodelay(true)?;
+        crate::notice_vanished(&stream)?;
         match &self.tls {
             None => Ok(Stream::Plain(stream)),
             Some((connector, name)) => {

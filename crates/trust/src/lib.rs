@@ -12,6 +12,7 @@ mod endpoint;
 mod server;
 mod stream;
 mod token;
+mod vanished;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ pub use endpoint::{Credentials, Endpoint, TokenSource};
 pub use server::ServerTls;
 pub use stream::Stream;
 pub use token::{MIN_TOKEN, Tokens};
+pub use vanished::notice_vanished;
 
 /// Why credentials cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! `aftershock lab`.
 
 mod evaluate;
+mod hosts;
 mod kills;
 mod network;
 mod random;
@@ -10,10 +11,13 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use aftershock_lab::hosts::Hosts;
 use aftershock_lab::{Propagation, Topology, up};
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 
 use self::evaluate::Evaluate;
+use self::hosts::{Heal, KillHost, Partition, ReviveHost, ShowHosts};
 use self::kills::Kills;
 pub(crate) use self::network::NetworkArguments;
 use self::random::Random;
@@ -28,12 +32,18 @@ pub(crate) enum Lab {
     Evaluate(Evaluate),
     Random(Random),
     Kills(Kills),
+    Hosts(ShowHosts),
+    Partition(Partition),
+    Heal(Heal),
+    KillHost(KillHost),
+    ReviveHost(ReviveHost),
 }
 
 /// Start every service of a topology and a sidecar for each, until Ctrl-C.
 ///
 /// Service i listens on 127.77.1.i (`--subnet` chooses another), its ledgers and event log are on port 30000 there.
-/// Replica r of it is on 127.77.r.i, with an event log of its own; each replica answers for the ledgers of all.
+/// Replica r of it is on 127.77.r.i, with an event log of its own; each replica answers for the ledgers of all. With
+/// `--network netns` these addresses lead to hosts of their own, which `aftershock lab partition` and `lab kill-host` break.
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// The topology.
@@ -95,6 +105,11 @@ impl Lab {
             Lab::Evaluate(evaluate) => super::until_interrupted(None, evaluate.run()).await,
             Lab::Random(random) => super::until_interrupted(None, random.run()).await,
             Lab::Kills(kills) => super::until_interrupted(None, kills.run()).await,
+            Lab::Hosts(show) => super::until_interrupted(None, show.run()).await,
+            Lab::Partition(partition) => super::until_interrupted(None, partition.run()).await,
+            Lab::Heal(heal) => super::until_interrupted(None, heal.run()).await,
+            Lab::KillHost(kill) => super::until_interrupted(None, kill.run()).await,
+            Lab::ReviveHost(revive) => super::until_interrupted(None, revive.run()).await,
         }
     }
 }
@@ -130,9 +145,26 @@ impl Up {
             table.add_row([service.name.clone(), urls(lab.addresses(&service.name)), urls(lab.admins(&service.name))]);
         }
         output::line(table);
+        let mut hosts = match lab.has_hosts() {
+            true => {
+                let address = hosts::address(self.subnet);
+                output::line(format!("partitions and deaths of hosts: http://{address}/v1/hosts"));
+                Some(Hosts::listen(address).await.with_context(|| format!("failed to listen on {address}"))?)
+            }
+            false => None,
+        };
         output::remark("running until Ctrl-C");
         loop {
+            let order = async {
+                match &mut hosts {
+                    Some(hosts) => hosts.next().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
+                order = order => {
+                    hosts.as_mut().expect("an order comes from there").obey(order, &mut lab).await?;
+                }
                 signal = &mut interrupted => {
                     output::remark(format!("{}: stopping", signal?));
                     lab.stop(Duration::from_secs(5)).await;

@@ -12,6 +12,7 @@ mod hostile;
 mod inject;
 mod interleaved;
 mod lab;
+mod netns;
 mod quickstart;
 mod scenarios;
 mod support;

@@ -66,8 +66,9 @@ impl Listener for Doors {
                 accepted = self.listener.accept(), if self.handshakes.len() < MAX_HANDSHAKES => match accepted {
                     Ok((stream, peer)) => {
                         // Messages to sidecars are small and waited for: they shall not wait for each other.
-                        if let Err(error) = stream.set_nodelay(true) {
-                            tracing::debug!(%error, "TCP_NODELAY was not set");
+                        // And a host that dies says nothing.
+                        if let Err(error) = aftershock_trust::notice_vanished(&stream) {
+                            tracing::debug!(%error, "a connection was gone at once");
                         }
                         match self.tls.clone() {
                             None => return (Stream::Plain(stream), peer),

@@ -5,7 +5,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::net::{TcpListener as Listener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -19,7 +21,9 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// From this namespace, on a thread of its own; from the host's if there is none.
-    pub(crate) fn of(namespace: Option<&Namespace>) -> Result<Self, NetError> {
+    ///
+    /// With `unconfirmed`, connections whose peer is dead or out of reach break after that time, on the other side too.
+    pub(crate) fn of(namespace: Option<&Namespace>, unconfirmed: Option<Duration>) -> Result<Self, NetError> {
         let (relays, mut wanted) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|source| NetError::system("start a runtime", source))?;
@@ -27,7 +31,7 @@ impl Gate {
         let run = move || {
             runtime.block_on(async {
                 while let Some((listener, to)) = wanted.recv().await {
-                    tokio::spawn(relay(listener, to));
+                    tokio::spawn(relay(listener, to, unconfirmed));
                 }
             });
         };
@@ -49,7 +53,7 @@ impl Gate {
     }
 }
 
-async fn relay(listener: TcpListener, to: SocketAddr) {
+async fn relay(listener: TcpListener, to: SocketAddr, unconfirmed: Option<Duration>) {
     let listener = match Listener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::warn!(%error, %to, "cannot relay"),
@@ -58,7 +62,7 @@ async fn relay(listener: TcpListener, to: SocketAddr) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 tokio::spawn(async move {
-                    if let Err(error) = join(&stream, to).await {
+                    if let Err(error) = join(&stream, to, unconfirmed).await {
                         tracing::debug!(%error, %to, "a relayed connection broke");
                     }
                     drop(stream);
@@ -67,14 +71,14 @@ async fn relay(listener: TcpListener, to: SocketAddr) {
             // Out of descriptors: wait for connections to end instead of spinning.
             Err(error) => {
                 tracing::warn!(%error, %to, "cannot accept");
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }
 }
 
 /// Until both directions have ended, or one has broken.
-async fn join(near: &TcpStream, to: SocketAddr) -> io::Result<()> {
+async fn join(near: &TcpStream, to: SocketAddr, unconfirmed: Option<Duration>) -> io::Result<()> {
     let far = match TcpStream::connect(to).await {
         Ok(far) => far,
         Err(error) => {
@@ -84,6 +88,15 @@ async fn join(near: &TcpStream, to: SocketAddr) -> io::Result<()> {
     };
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
+    if let Some(time) = unconfirmed {
+        // What it relays cannot see through it whether its peer is there.
+        for stream in [near, &far] {
+            sockopt::set_socket_keepalive(stream, true)?;
+            sockopt::set_tcp_keepidle(stream, time / 2)?;
+            sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
+            sockopt::set_tcp_user_timeout(stream, u32::try_from(time.as_millis()).unwrap_or(u32::MAX))?;
+        }
+    }
     let both = tokio::try_join!(copy(near, &far), copy(&far, near));
     if both.is_err() {
         near.set_zero_linger()?;

@@ -22,6 +22,8 @@ pub const CONTROLLER: &str = "controller";
 pub(super) const SIDECARS: u32 = 4700;
 /// Where redirected connections arrive: callers', the application's.
 const REDIRECTED: [u16; 2] = [15006, 15001];
+/// A sidecar that is dead or out of reach is so for the controller after this time, as it would be without a relay.
+const VANISHED: Duration = Duration::from_secs(6);
 /// Long for a connection on one machine.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
@@ -52,7 +54,7 @@ impl Pods {
             }
         }
         let sites = inside(&network, topology, front);
-        let outside = Gate::of(Some(namespace(&network, CLIENT)))?;
+        let outside = Gate::of(Some(namespace(&network, CLIENT)), None)?;
         for (service, fronts) in front {
             for (front, inside) in fronts.iter().zip(&sites[service]) {
                 for (listen, to) in [(front.inbound, inside.inbound), (front.admin, inside.admin)] {
@@ -65,7 +67,7 @@ impl Pods {
         let mut gates = vec![outside];
         let control = match &options.control {
             Some(control) => {
-                let gate = Gate::of(None)?;
+                let gate = Gate::of(None, Some(VANISHED))?;
                 let inside = self::control(&network, &gate, control)?;
                 gates.push(gate);
                 Some(inside)
