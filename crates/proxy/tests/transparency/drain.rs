@@ -1,56 +1,18 @@
 //! A sidecar that is told to end loses nobody's request.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::load::{answer_all, response};
 use crate::support::process::Process;
 use crate::support::wire::{Ended, Origin, Seen, Step, connect, follow, send, until};
 
 const GET: &[u8] = b"GET /load HTTP/1.1\r\nHost: h\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const SLOW: &str = "POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n";
-
-/// Answers whatever comes, on connections that stay open; every answer takes a little.
-fn origin() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("a bound socket");
-    thread::spawn(move || {
-        while let Ok((mut stream, _)) = listener.accept() {
-            thread::spawn(move || {
-                let _ = stream.set_nodelay(true);
-                let mut request = Vec::new();
-                let mut buffer = [0; 4096];
-                while let Ok(read @ 1..) = stream.read(&mut buffer) {
-                    request.extend_from_slice(&buffer[..read]);
-                    while let Some(end) = memchr::memmem::find(&request, b"\r\n\r\n") {
-                        request.drain(..end + 4);
-                        thread::sleep(Duration::from_millis(1));
-                        if stream.write_all(OK).is_err() {
-                            return;
-                        }
-                    }
-                }
-            });
-        }
-    });
-    address
-}
-
-/// One response; `None` if it does not come whole.
-fn response(stream: &mut TcpStream) -> Option<String> {
-    let mut seen = Vec::new();
-    let mut buffer = [0; 4096];
-    while !seen.ends_with(b"\r\n\r\nok") {
-        match stream.read(&mut buffer) {
-            Ok(0) | Err(_) => return None,
-            Ok(read) => seen.extend_from_slice(&buffer[..read]),
-        }
-    }
-    String::from_utf8(seen).ok()
-}
 
 /// A client that keeps its connection as long as nobody says that it closes; how many requests were answered, and how many
 /// were not. It takes the first of `servers` that lets it in.
@@ -87,7 +49,7 @@ fn keep_asking(servers: &[SocketAddr], over: &AtomicBool, answered: &AtomicUsize
 
 #[test]
 fn a_sidecar_that_ends_under_load_loses_no_request() {
-    let origin = origin();
+    let origin = answer_all();
     let mut first = Process::before(origin, "");
     let second = Process::before(origin, "");
     let servers = [first.addresses[0], second.addresses[0]];

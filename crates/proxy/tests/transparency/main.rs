@@ -6,6 +6,7 @@
 //! and the fate of both connections (design §3.9). `docs/transparency.md` lists the cases.
 
 mod conformance;
+mod copying;
 mod drain;
 mod exchanges;
 mod faults;
@@ -13,6 +14,7 @@ mod framing;
 mod opaque;
 mod peers;
 mod redirect;
+mod rules;
 mod security;
 mod support;
 mod upgrade;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use aftershock_core::hop::{HopKey, Keyring};
@@ -11,11 +12,12 @@ use aftershock_core::id::{ObserverId, Token};
 use aftershock_core::name::Service;
 use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
 use aftershock_proxy::config::{Config, transparent};
-use aftershock_proxy::exchange::{Decider, Door};
+use aftershock_proxy::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use aftershock_proxy::link::Behind;
 use aftershock_proxy::sidecar::Sidecar as Brain;
 
 use super::sidecar::Sidecar;
+use super::wire::HANG;
 
 /// The live round of these sidecars.
 pub(crate) const TOKEN: Token = Token(0xa11ce);
@@ -46,11 +48,26 @@ impl Back {
     }
 
     pub(crate) fn start(self) -> Sidecar {
+        self.start_with(|brain| brain)
+    }
+
+    /// With somebody who tells it what to do.
+    pub(crate) fn told(self) -> (Sidecar, Controller) {
+        let (words, hears) = mpsc::channel();
+        let (says, acknowledged) = mpsc::channel();
+        let sidecar = self.start_with(move |brain| Rc::new(RefCell::new(Told { brain, hears, says })));
+        (sidecar, Controller { words, acknowledged })
+    }
+
+    fn start_with(
+        self,
+        decider: impl FnOnce(Rc<RefCell<Brain>>) -> Rc<RefCell<dyn Decider>> + Send + 'static,
+    ) -> Sidecar {
         let Self { origin } = self;
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = listener.local_addr().expect("a bound socket");
         let text = format!("service: back\ninbound:\n  - listen: {listen}\n    to: {origin}\n");
-        Sidecar::run(vec![(Door::Inbound(0), listener, vec![origin])], move || brain(&text, listen, 1))
+        Sidecar::run(vec![(Door::Inbound(0), listener, vec![origin])], move || decider(brain(&text, listen, 1)))
     }
 }
 
@@ -62,15 +79,73 @@ pub(crate) struct Front {
 
 impl Front {
     pub(crate) fn start(self) -> Sidecar {
+        self.around(None)
+    }
+
+    /// Around an application of its own.
+    pub(crate) fn before(self, application: SocketAddr) -> Sidecar {
+        self.around(Some(application))
+    }
+
+    fn around(self, application: Option<SocketAddr>) -> Sidecar {
         let Self { back } = self;
         let [inbound, outbound] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let [listen, out] = [&inbound, &outbound].map(|socket| socket.local_addr().expect("a bound socket"));
+        let to = application.unwrap_or(out);
         let text = format!(
-            "service: front\ninbound:\n  - listen: {listen}\n    to: {out}\n\
+            "service: front\ninbound:\n  - listen: {listen}\n    to: {to}\n\
              outbound:\n  - listen: {out}\n    callee: back\n    to: [\"{back}\"]\n"
         );
-        let ports = vec![(Door::Inbound(0), inbound, vec![out]), (Door::Outbound(0), outbound, vec![back])];
+        let ports = vec![(Door::Inbound(0), inbound, vec![to]), (Door::Outbound(0), outbound, vec![back])];
         Sidecar::run(ports, move || brain(&text, back, 2))
+    }
+}
+
+/// Tells the brain of a running sidecar what to do.
+pub(crate) struct Controller {
+    words: mpsc::Sender<FromController>,
+    acknowledged: mpsc::Receiver<()>,
+}
+
+impl Controller {
+    /// Returns when it is in force, which is when the next message comes.
+    pub(crate) fn say(&mut self, word: FromController) {
+        self.words.send(word).expect("the sidecar runs");
+        self.acknowledged.recv_timeout(HANG).expect("messages come");
+    }
+}
+
+/// A brain that hears what it is told between two messages.
+struct Told {
+    brain: Rc<RefCell<Brain>>,
+    hears: mpsc::Receiver<FromController>,
+    says: mpsc::Sender<()>,
+}
+
+impl Decider for Told {
+    fn opened(&mut self, door: Door) -> LinkId {
+        self.brain.borrow_mut().opened(door)
+    }
+
+    fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
+        let mut brain = self.brain.borrow_mut();
+        while let Ok(word) = self.hears.try_recv() {
+            brain.on_control(word, now);
+            let _ = self.says.send(());
+        }
+        brain.intercept(link, now, call);
+    }
+
+    fn gone(&mut self, link: LinkId) {
+        self.brain.borrow_mut().gone(link);
+    }
+
+    fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
+        self.brain.borrow_mut().resumes()
+    }
+
+    fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {
+        self.brain.borrow_mut().opaque(link, server_name);
     }
 }
 
@@ -89,7 +164,7 @@ pub(crate) fn redirected(service: &str, back: IpAddr) -> Sidecar {
 }
 
 /// A registered brain with an armed round, `back` being the address of the service of that name.
-fn brain(text: &str, back: SocketAddr, observer: u64) -> Rc<RefCell<dyn Decider>> {
+fn brain(text: &str, back: SocketAddr, observer: u64) -> Rc<RefCell<Brain>> {
     let text = format!("apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\n{text}");
     let config = Config::parse("test.yaml", &text).expect("a well-formed configuration");
     let mut last = observer << 32;
