@@ -215,3 +215,63 @@ impl Program {
         RedirectError::Failed { program: self.name, said }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a configuration with this section and further lines.
+    pub(super) fn rules(transparent: &str, more: &str) -> Rules {
+        let text = format!(
+            "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: shop\ntransparent: {transparent}\n{more}"
+        );
+        Rules::of(&Config::parse("s", &text).unwrap_or_else(|error| panic!("{error}"))).unwrap()
+    }
+
+    /// One that says everything.
+    pub(super) fn full() -> Rules {
+        let transparent = "{inbound: 16006, outbound: 16001, own: {gid: 5000, uid: 5001}, exclude: {inbound_ports: [22], \
+                           outbound_ports: [53, 25], outbound_ranges: [10.9.0.0/16, \"fd00:9::/64\"]}}";
+        let inbound = "inbound: [{listen: \"10.0.0.1:8080\", to: \"127.0.0.1:1\"}, {listen: \"127.0.0.1:9\", to: \
+                       \"127.0.0.1:1\"}]\n";
+        rules(transparent, inbound)
+    }
+
+    #[test]
+    fn ports_at_which_a_listener_of_the_sidecar_is_reached_are_left_to_it() {
+        assert_eq!(full().inbound_ports, [22, 8080].into(), "nobody else reaches loopback");
+        let anywhere = "inbound: [{listen: \"0.0.0.0:81\", to: \"127.0.0.1:1\"}]\n";
+        assert_eq!(rules("{}", anywhere).inbound_ports, [81].into());
+    }
+
+    #[test]
+    fn a_sidecar_that_is_not_transparent_has_no_rules() {
+        let text = "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: shop\n\
+                    inbound: [{listen: \"0.0.0.0:81\", to: \"127.0.0.1:1\"}]\n";
+        assert_eq!(Rules::of(&Config::parse("s", text).unwrap()), None);
+    }
+
+    #[test]
+    fn what_a_program_says_becomes_a_sentence() {
+        let program = Program { name: "nft", package: "nftables", other: "iptables" };
+        let said = |stderr: &str| {
+            let status = std::os::unix::process::ExitStatusExt::from_raw(256);
+            program.failure(&Output { status, stdout: Vec::new(), stderr: stderr.as_bytes().to_vec() }).to_string()
+        };
+        let lacks = "the kernel lacks what `nft` needs to redirect connections: ";
+        for (stderr, sentence) in [
+            (
+                "Error: Could not process rule: Operation not permitted\n",
+                "changing the rules of a network namespace needs",
+            ),
+            ("iptables: Permission denied (you must be root)\n", "changing the rules of a network namespace needs"),
+            ("a\n/dev/stdin:5:9-30: Error: Could not process rule: No such file or directory\n  fib daddr\n", lacks),
+            ("iptables-restore v1.8.9 (legacy): can't initialize iptables table `nat'\n", lacks),
+            ("\nnft: something else\nand more\n", "`nft` failed: nft: something else"),
+            ("", "`nft` failed: it does not say why"),
+        ] {
+            let said = said(stderr);
+            assert!(said.starts_with(sentence) && said.lines().count() == 1, "{said}");
+        }
+    }
+}

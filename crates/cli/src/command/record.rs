@@ -114,7 +114,7 @@ impl Record {
 
 /// Connections that cannot be read, those of the instances of a service together. They may last for many rounds, so they
 /// are counted since the sidecars started.
-fn unseen(sidecars: &[SidecarStatus]) -> BTreeMap<Service, Vec<Unseen>> {
+pub(crate) fn unseen(sidecars: &[SidecarStatus]) -> BTreeMap<Service, Vec<Unseen>> {
     let mut all: BTreeMap<Service, BTreeMap<(&str, Option<&str>), u64>> = BTreeMap::new();
     for sidecar in sidecars {
         for seen in &sidecar.unseen {
@@ -162,16 +162,21 @@ pub(crate) fn summary(recording: &Recording) -> String {
             ));
         }
     }
-    for (service, places) in &recording.unseen {
-        for Unseen { to, server_name, connections } in places {
-            let plural = if *connections == 1 { "connection" } else { "connections" };
-            let how = server_name.as_ref().map_or("not HTTP".to_owned(), |name| format!("TLS, server name {name}"));
-            text.push_str(&format!(
-                "\n{service}: {connections} {plural} to {to} cannot be seen ({how}): passed on, never faulted"
-            ));
-        }
+    for line in unseen_lines(&recording.unseen) {
+        text.push('\n');
+        text.push_str(&line);
     }
     text
+}
+
+/// What to say of connections that cannot be read.
+pub(crate) fn unseen_lines(unseen: &BTreeMap<Service, Vec<Unseen>>) -> impl Iterator<Item = String> {
+    let all = unseen.iter().flat_map(|(service, places)| places.iter().map(move |place| (service, place)));
+    all.map(|(service, Unseen { to, server_name, connections })| {
+        let plural = if *connections == 1 { "connection" } else { "connections" };
+        let how = server_name.as_ref().map_or("not HTTP".to_owned(), |name| format!("TLS, server name {name}"));
+        format!("{service}: {connections} {plural} to {to} cannot be seen ({how}): passed on, never faulted")
+    })
 }
 
 #[cfg(test)]

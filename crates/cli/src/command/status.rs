@@ -79,6 +79,7 @@ fn human(status: &Answer) {
         }
         output::line(table);
     }
+    super::record::unseen_lines(&super::record::unseen(&status.sidecars)).for_each(output::line);
     for (service, reason) in &status.refused {
         output::line(format!("refused: {service}: {reason}"));
     }

@@ -154,6 +154,14 @@ async fn over_tls_a_client_believes_only_its_authority_and_an_unencrypted_one_ge
     let tls = Some(ServerTls::load(&certificate, &key, None).unwrap());
     let (_controller, api) = with(Access { tokens: tokens(file.path()), tls, ..Access::default() }).await;
     assert!(matches!(client(api, by(&ours.ca)).status().await, Err(ClientError::Unreachable { .. })));
+    // Who is told where that host is looks nothing up, and still believes only its certificate.
+    let found = |host: &str| {
+        let endpoint = Endpoint::new(&format!("https://{host}:1"), by(&ours.ca)).unwrap();
+        Client::of(endpoint.at(api.0))
+    };
+    assert!(found("controller.test").status().await.is_ok());
+    let error = found("other.test").status().await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
 }
 
 #[tokio::test]

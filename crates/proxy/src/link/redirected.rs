@@ -79,3 +79,36 @@ fn canonical(address: SocketAddr) -> SocketAddr {
         IpAddr::V4(_) => address,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dialled_is_never_a_listener_of_this_process() {
+        let at = |address: &str| address.parse::<SocketAddr>().unwrap();
+        let listeners =
+            ["0.0.0.0:15006", "[::]:15006", "127.0.0.1:15001", "[::1]:15001", "10.0.0.1:7000", "0.0.0.0:8000"];
+        let own = Own { addresses: listeners.map(at).into(), complained: Cell::new(false) };
+        for (original, local, goes_on) in [
+            // Redirected on the way in, and out.
+            ("10.0.0.1:80", "10.0.0.1:15006", true),
+            ("[fd00::1]:80", "[fd00::1]:15006", true),
+            ("10.0.0.2:80", "127.0.0.1:15001", true),
+            // The same ports of other hosts are theirs.
+            ("10.0.0.2:15006", "127.0.0.1:15001", true),
+            ("10.0.0.2:15001", "127.0.0.1:15001", true),
+            ("10.0.0.2:7000", "127.0.0.1:15001", true),
+            // Straight to the ports for redirected ones.
+            ("10.0.0.1:15006", "10.0.0.1:15006", false),
+            ("127.0.0.1:15001", "127.0.0.1:15001", false),
+            ("[::1]:15001", "[::1]:15001", false),
+            // To an explicit listener, that has it by itself.
+            ("10.0.0.1:7000", "10.0.0.1:15006", false),
+            ("10.0.0.1:8000", "10.0.0.1:15006", false),
+        ] {
+            let expected = if goes_on { Ok(at(original)) } else { Err(Refusal::Own(at(original))) };
+            assert_eq!(own.admit(at(original), at(local)), expected, "{original} at {local}");
+        }
+    }
+}

@@ -78,7 +78,7 @@ impl Found {
     fn removal(&self) -> String {
         let mut out = String::from("*nat\n");
         for jump in &self.jumps {
-            let _ = writeln!(out, "-D {}", jump.trim_start_matches("-A "));
+            let _ = writeln!(out, "-D {}", jump.strip_prefix("-A ").unwrap_or(jump));
         }
         for verb in ["-F", "-X"] {
             for chain in &self.chains {
@@ -219,4 +219,64 @@ pub(super) fn remove() -> Result<(), RedirectError> {
         |_, before| (!before.is_empty()).then(|| before.removal()),
         |_, before| Ok(before.again().replace("COMMIT\n", &(before.jumps.join("\n") + "\nCOMMIT\n"))),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{full, rules};
+    use super::*;
+
+    const MADE: &str = "*nat
+:AFTERSHOCK_IN - [0:0]
+:AFTERSHOCK_OUT - [0:0]
+-A AFTERSHOCK_IN -i lo -j RETURN
+-A AFTERSHOCK_IN -m addrtype ! --dst-type LOCAL -j RETURN
+-A AFTERSHOCK_IN -d fe80::/10 -j RETURN
+-A AFTERSHOCK_IN -p tcp -m tcp --dport 22 -j RETURN
+-A AFTERSHOCK_IN -p tcp -m tcp --dport 8080 -j RETURN
+-A AFTERSHOCK_IN -p tcp -j REDIRECT --to-ports 16006
+-A AFTERSHOCK_OUT -m owner --gid-owner 5000 -j RETURN
+-A AFTERSHOCK_OUT -m owner --uid-owner 5001 -j RETURN
+-A AFTERSHOCK_OUT -m addrtype --dst-type LOCAL -j RETURN
+-A AFTERSHOCK_OUT -d fe80::/10 -j RETURN
+-A AFTERSHOCK_OUT -p tcp -m tcp --dport 25 -j RETURN
+-A AFTERSHOCK_OUT -p tcp -m tcp --dport 53 -j RETURN
+-A AFTERSHOCK_OUT -d fd00:9::/64 -j RETURN
+-A AFTERSHOCK_OUT -p tcp -j REDIRECT --to-ports 16001
+-A PREROUTING -p tcp -j AFTERSHOCK_IN
+-A OUTPUT -p tcp -j AFTERSHOCK_OUT
+COMMIT
+";
+
+    #[test]
+    fn each_family_has_its_own_ranges() {
+        assert_eq!(make(&full(), true, &Found::default()), MADE);
+        let ipv4 = make(&full(), false, &Found::default());
+        assert!(ipv4.contains("-d 10.9.0.0/16 ") && !ipv4.contains("fd00") && !ipv4.contains("fe80"), "{ipv4}");
+    }
+
+    #[test]
+    fn a_jump_that_is_there_is_not_made_again_wherever_it_stands() {
+        let saved =
+            MADE.replace("-A PREROUTING", "-A PREROUTING -i x -j X\n-A PREROUTING -m comment --comment \"a b\"");
+        let found = Found::read(&saved);
+        assert_eq!(found.jumps.len(), 2);
+        let again = make(&rules("{}", ""), true, &found);
+        assert!(!again.contains("-A PREROUTING") && !again.contains("-A OUTPUT"), "{again}");
+    }
+
+    #[test]
+    fn only_what_is_ours_in_the_table_nat_is_found_and_removed() {
+        let saved = "# Generated\n*filter\n:INPUT ACCEPT [1:2]\n:AFTERSHOCK_IN - [0:0]\n-A INPUT -j AFTERSHOCK_IN\nCOMMIT\n\
+                     *nat\n:PREROUTING ACCEPT [0:0]\n:AFTERSHOCK_IN - [0:0]\n:AFTERSHOCK_INN - [0:0]\n\
+                     -A PREROUTING -j AFTERSHOCK_INN\n-A PREROUTING -p tcp -j AFTERSHOCK_IN\n\
+                     -A PREROUTING -p tcp -j AFTERSHOCK_IN\n-A AFTERSHOCK_IN -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n";
+        let found = Found::read(saved);
+        let expected = "*nat\n-D PREROUTING -p tcp -j AFTERSHOCK_IN\n-D PREROUTING -p tcp -j AFTERSHOCK_IN\n\
+                        -F AFTERSHOCK_IN\n-X AFTERSHOCK_IN\nCOMMIT\n";
+        assert_eq!(found.removal(), expected);
+        let again = "*nat\n:AFTERSHOCK_IN - [0:0]\n-A AFTERSHOCK_IN -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n";
+        assert_eq!(found.again(), again);
+        assert!(Found::read("").is_empty() && Found::read("*nat\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n").is_empty());
+    }
 }

@@ -65,3 +65,42 @@ pub(super) fn run(text: &str) -> Result<(), RedirectError> {
     let output = PROGRAM.run(&["-f", "-"], text)?;
     if output.status.success() { Ok(()) } else { Err(PROGRAM.failure(&output)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{full, rules};
+    use super::*;
+
+    #[test]
+    fn the_text_replaces_the_whole_table() {
+        let expected = "add table inet aftershock
+delete table inet aftershock
+table inet aftershock {
+    chain inbound {
+        type nat hook prerouting priority dstnat; policy accept;
+        iif \"lo\" return
+        fib daddr type != local return
+        ip6 daddr fe80::/10 return
+        tcp dport { 22, 8080 } return
+        meta l4proto tcp redirect to :16006
+    }
+
+    chain outbound {
+        type nat hook output priority -100; policy accept;
+        meta skgid 5000 return
+        meta skuid 5001 return
+        fib daddr type local return
+        ip6 daddr fe80::/10 return
+        tcp dport { 25, 53 } return
+        ip daddr { 10.9.0.0/16 } return
+        ip6 daddr { fd00:9::/64 } return
+        meta l4proto tcp redirect to :16001
+    }
+}
+";
+        assert_eq!(make(&full()), expected);
+        let least = make(&rules("{}", ""));
+        assert!(!least.contains("dport") && !least.contains("skuid") && least.contains("meta skgid 4700 return\n"));
+        assert!(least.lines().all(|line| line.trim_end() == line), "{least}");
+    }
+}

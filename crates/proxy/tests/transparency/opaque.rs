@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use crate::support::peers::{curl, installed, present};
 use crate::support::sidecar::{Board, Sidecar};
 use crate::support::wire::{self, Ended, Origin, Seen, Step, client, connect, nobody, send, until};
 
@@ -51,7 +52,25 @@ fn protocols_that_are_not_http_pass_at_once() {
 }
 
 #[test]
-fn a_client_that_might_speak_http_is_not_waited_for_for_ever() {
+fn the_server_that_a_tls_client_asks_for_is_noted_in_passing() {
+    let test = "the_server_that_a_tls_client_asks_for_is_noted_in_passing";
+    if !present(test, "curl", installed("curl").is_some()) {
+        return;
+    }
+    // The hello passes whole; what answers is no TLS.
+    let origin = Origin::start(vec![vec![until("bank.example"), send("no TLS"), Step::End]]);
+    let board = Board::default();
+    let sidecar = Sidecar::recording(&[origin.address], &board);
+    let port = sidecar.address.port();
+    let out = curl(&["--resolve", &format!("bank.example:{port}:127.0.0.1"), &format!("https://bank.example:{port}/")]);
+    assert!(out.starts_with("exit Some(35)"), "the handshake fails: {out}");
+    board.wait("1 opaque bank.example");
+    let hello = &origin.seen()[0];
+    assert_eq!(hello.bytes[0], 22);
+}
+
+#[test]
+fn a_word_that_begins_no_request_is_not_waited_for() {
     let board = same(
         &[send("HELO without a line"), until("hello"), Step::Fin, Step::End],
         &[until("line"), send("hello"), Step::End],

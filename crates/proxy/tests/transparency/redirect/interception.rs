@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use aftershock_lab::net::{Family, Namespace, PodNetwork};
 
-use crate::support::pods::{Beside, addresses, connect, inside, listen, network};
+use crate::support::pods::{Beside, Configured, addresses, connect, inside, listen, network, proxy, succeed};
 use crate::support::wire::{Ended, Origin, Seen, Step, follow, send, until};
 
 const FAMILIES: [Family; 3] = [Family::V4, Family::V6, Family::Dual];
@@ -233,5 +233,43 @@ fn a_connection_to_the_ports_of_the_sidecar_itself_is_refused_and_never_loops() 
         for address in &own {
             assert_eq!(follow(connect(&shop.shop, *address), &[Step::End]), reset, "{address}");
         }
+    }
+}
+
+#[test]
+fn an_explicit_listener_beside_the_rules_takes_its_connections_itself() {
+    let test = "an_explicit_listener_beside_the_rules_takes_its_connections_itself";
+    let Some(network) = network(test, Family::V4, &["shop", "stock"]) else { return };
+    let (shop, stock) = (inside(&network, "shop"), inside(&network, "stock"));
+    let address = SocketAddr::new(addresses(&network, "stock")[0], 8080);
+    let application = SocketAddr::from((Ipv4Addr::LOCALHOST, 8080));
+    let explicit = format!("inbound: [{{listen: \"{address}\", to: \"{application}\"}}]\n");
+    let sidecar = Beside::configured(&stock, &Configured::with("stock", "{}", &explicit));
+    let origin = Origin::on(listen(&stock, application), vec![http().1]);
+    assert_eq!(follow(connect(&shop, address), &http().0).text(), OK);
+    assert_eq!(origin.seen()[0].text(), GET);
+    assert_eq!(sidecar.counted(), [1, 0, 0], "it came to the sidecar once");
+}
+
+#[test]
+fn other_rules_leave_open_connections_alone_and_without_rules_everybody_talks_as_before() {
+    let test = "other_rules_leave_open_connections_alone_and_without_rules_everybody_talks_as_before";
+    let Some(shop) = Shop::open(test, Family::Dual, "{}") else { return };
+    let origin = Origin::on(listen(&shop.stock, shop.at(8081)), vec![http().1]);
+    let open = connect(&shop.shop, shop.at(8081));
+    while shop.counted()[..2] != [1, 1] {
+        std::thread::yield_now();
+    }
+    for pod in [&shop.shop, &shop.stock] {
+        succeed(pod, &mut Configured::new("any", "{exclude: {inbound_ports: [9090]}}").redirect("apply", "nft"));
+    }
+    assert_eq!(follow(open, &http().0).text(), OK);
+    assert_eq!(origin.seen()[0].text(), GET);
+    for pod in [&shop.shop, &shop.stock] {
+        succeed(pod, proxy().args(["redirect", "remove"]));
+    }
+    for ip in addresses(&shop.network, "stock") {
+        let seen = exchange(&shop.shop, &shop.stock, SocketAddr::new(ip, 8080), &http());
+        assert_eq!((seen.0.text().as_str(), &shop.counted()[..2]), (OK, &[1, 1][..]));
     }
 }

@@ -152,7 +152,10 @@ pub(crate) struct Beside {
 impl Beside {
     /// The application beside it need not have started, nor be told.
     pub(crate) fn start(inside: &Namespace, service: &str, transparent: &str) -> Self {
-        let configured = Configured::new(service, transparent);
+        Self::configured(inside, &Configured::new(service, transparent))
+    }
+
+    pub(crate) fn configured(inside: &Namespace, configured: &Configured) -> Self {
         succeed(inside, &mut configured.redirect("apply", "nft"));
         let mut command = proxy();
         command.arg("--config").arg(configured.file()).arg("--exit-with-stdin").gid(GROUP).stdin(Stdio::piped());

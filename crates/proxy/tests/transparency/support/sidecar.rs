@@ -188,8 +188,9 @@ impl Decider for Recorder {
         std::mem::take(&mut self.board.notes().ready)
     }
 
-    fn opaque(&mut self, link: LinkId, _: Option<&str>) {
-        self.board.note(format!("{} opaque", link.0));
+    fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {
+        let name = server_name.map(|name| format!(" {name}")).unwrap_or_default();
+        self.board.note(format!("{} opaque{name}", link.0));
     }
 }
 
