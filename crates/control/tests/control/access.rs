@@ -213,12 +213,14 @@ async fn a_sidecar_of_another_version_is_shown_until_it_comes_with_the_right_one
     let status = async || -> Status { api.get("/v1/status").await.ok() };
     let (mut reader, mut writer) = upgraded(api).await;
     let mut older = serde_json::to_value(FromSidecar::Hello(hello("cart", 1))).unwrap();
-    older["protocol"] = (aftershock_core::wire::PROTOCOL - 1).into();
+    let theirs = aftershock_core::wire::PROTOCOL - 1;
+    older["protocol"] = theirs.into();
     writer.write_all(format!("{older}\n").as_bytes()).await.unwrap();
     assert!(matches!(read(&mut reader).await, Some(FromController::Refused { .. })));
     let refused = status().await.refused;
     let (service, reason) = refused.iter().next().unwrap();
-    assert!(service.as_str() == "cart" && reason.contains("speaks protocol 1, this controller"), "{reason}");
+    let expected = format!("speaks protocol {theirs}, this controller");
+    assert!(service.as_str() == "cart" && reason.contains(&expected), "{reason}");
     let _cart = Sidecar::connect(api, "cart", 1).await;
     assert!(status().await.refused.is_empty());
 }
