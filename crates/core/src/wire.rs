@@ -5,8 +5,8 @@
 //! [`FromController::Refused`], naming both versions. Unknown messages of the same protocol version are errors: a
 //! change of meaning raises [`PROTOCOL`].
 
-use std::collections::{BTreeMap, BTreeSet};
 use core::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};

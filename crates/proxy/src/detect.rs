@@ -4,7 +4,7 @@
 //! one that has not finished its request line. Everything else is opaque with the first byte that tells, and passes as it
 //! is. The decision is made on a prefix and never taken back; doubt is resolved towards passing.
 //!
-//! A request begins with a method of the IANA registry (RFC 9110 §16.1; [`METHODS`]), perhaps after an empty line (RFC 9112
+//! A request begins with a method of the IANA registry (RFC 9110 §16.1; `METHODS`), perhaps after an empty line (RFC 9112
 //! §2.2), or with the preface of HTTP/2 (RFC 9113 §3.4). A connection whose first request has another method, as `PURGE`,
 //! passes unread; on later requests of a connection any method will do.
 
