@@ -10,6 +10,7 @@ mod overhead;
 mod peers;
 mod run;
 mod schemas;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -42,6 +43,7 @@ enum Command {
         check: bool,
     },
     Exactness(exactness::Exactness),
+    Soak(soak::Soak),
     /// Build the sidecar as it ships, one static file, and check that it is that.
     Dist,
     /// Measure. Figures are ratios within one run.
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         },
         Command::Tidy => tidy::run(),
         Command::Schemas { check } => schemas::run(check),
+        Command::Soak(soak) => soak::run(&soak),
         Command::Dist => dist::run(),
         Command::Exactness(exactness) => exactness::run(&exactness),
         Command::Bench { what } => bench::run(&what),

@@ -75,6 +75,8 @@ pub(crate) struct Controller {
     address: SocketAddr,
     service: Service,
     operations: Vec<&'static str>,
+    /// Services with a sidecar, by the address at which that listens.
+    peers: BTreeMap<String, Service>,
     heard: RefCell<Heard>,
     changed: Notify,
     say: RefCell<Option<mpsc::UnboundedSender<FromController>>>,
@@ -83,12 +85,19 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Listens for the sidecar of `service`, whose `operations` are the targets of its rounds.
-    pub(crate) async fn start(service: &str, operations: Vec<&'static str>) -> anyhow::Result<Rc<Self>> {
+    /// Listens for the sidecar of `service`, which calls `peers`. The `operations` of all of them are the targets of its
+    /// rounds.
+    pub(crate) async fn start(
+        service: &str,
+        operations: Vec<&'static str>,
+        peers: BTreeMap<String, &str>,
+    ) -> anyhow::Result<Rc<Self>> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let named = |name: &str| name.parse::<Service>().with_context(|| format!("{name:?} is no service name"));
         let controller = Rc::new(Controller {
             address: listener.local_addr()?,
-            service: service.parse().with_context(|| format!("{service:?} is no service name"))?,
+            service: named(service)?,
+            peers: peers.into_iter().map(|(at, name)| Ok((at, named(name)?))).collect::<anyhow::Result<_>>()?,
             operations,
             heard: RefCell::default(),
             changed: Notify::new(),
@@ -132,9 +141,14 @@ impl Controller {
     pub(crate) fn arm(&self) -> Token {
         self.last_token.set(self.last_token.get() + 1);
         let token = Token(splitmix(u64::from(self.address.port()) << 32 | self.last_token.get()).max(1));
+        self.arm_as(token);
+        token
+    }
+
+    /// Arms a round that another controller has armed.
+    pub(crate) fn arm_as(&self, token: Token) {
         let (rules, events) = self.rules();
         self.say(FromController::Arm(Arm { rules, events, ..Arm::clean(token, LEASE) }));
-        token
     }
 
     pub(crate) fn is_armed(&self, token: Token) -> bool {
@@ -206,10 +220,9 @@ impl Controller {
         waited.map_err(|_| anyhow!("the sidecar did not {what} within {} s", PATIENCE.as_secs()))?
     }
 
-    /// A rule whose target is every request at the service, and whose guard waits for a call that nobody makes.
+    /// Rules whose targets are all requests to the service and to its peers, and whose guards wait for a call that nobody
+    /// makes.
     fn rules(&self) -> (Vec<Rule>, Vec<CountedEvent>) {
-        let apis: BTreeSet<Api> =
-            self.operations.iter().map(|text| self.api(&self.service, text)).collect::<BTreeSet<_>>();
         let payment = "payment".parse().expect("a service name");
         let never = self.api(&payment, "shop.Payment/Charge");
         let event = Event {
@@ -218,15 +231,15 @@ impl Controller {
             caller: Some(self.service.clone()),
             outcome: OutcomeFilter::Ok,
         };
-        let rule = |(index, api): (usize, &Api)| Rule {
+        let rule = |index: usize, side: Side, api: Api| Rule {
             index,
             service: self.service.clone(),
-            side: Side::Callee,
+            side,
             apis: BTreeSet::from([api.clone()]),
             tfic: Tfic {
                 target: Target {
-                    caller: None,
-                    api: ApiRef::Api(api.clone()),
+                    caller: (side == Side::Caller).then(|| self.service.clone()),
+                    api: ApiRef::Api(api),
                     k: Occurrence::First,
                     phase: Phase::Request,
                     outcome: OutcomeFilter::Any,
@@ -241,7 +254,11 @@ impl Controller {
             },
             arbitrated: false,
         };
-        let rules = apis.iter().enumerate().map(rule).collect();
+        let callers = self.peers.values().map(|peer| (Side::Caller, peer));
+        let sides = std::iter::once((Side::Callee, &self.service)).chain(callers);
+        let apis = sides.flat_map(|(side, service)| self.operations.iter().map(move |text| (side, service, *text)));
+        let rules = apis.enumerate().map(|(index, (side, service, text))| rule(index, side, self.api(service, text)));
+        let rules = rules.collect();
         (rules, vec![CountedEvent { event, apis: BTreeSet::from([never]) }])
     }
 
@@ -297,12 +314,10 @@ impl Controller {
             FromSidecar::Hello(hello) => {
                 ensure!(hello.protocol == PROTOCOL, "the sidecar speaks protocol {}", hello.protocol);
                 let keys = Keyring(vec![HopKey { id: 1, secret: [7; 16] }]);
-                let registry = Registry {
-                    addresses: hello.inbound.iter().map(|at| (at.clone(), hello.service.clone())).collect(),
-                    templates: BTreeMap::new(),
-                    services: BTreeSet::from([hello.service.clone()]),
-                    ..Registry::default()
-                };
+                let mut addresses = self.peers.clone();
+                addresses.extend(hello.inbound.iter().map(|at| (at.clone(), hello.service.clone())));
+                let services = addresses.values().cloned().collect();
+                let registry = Registry { addresses, services, ..Registry::default() };
                 heard.hello = Some(hello);
                 drop(heard);
                 let version = env!("CARGO_PKG_VERSION").to_owned();

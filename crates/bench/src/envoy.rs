@@ -33,7 +33,7 @@ pub(crate) async fn start(
     drop((first, second));
     let options = ["--concurrency", "1", "--log-level", "error", "--disable-hot-restart", "--config-path"];
     let arguments = options.iter().map(OsStr::new).chain([file.as_os_str()]);
-    let mut process = Process::start("envoy", cpu, program.as_os_str(), arguments)?;
+    let mut process = Process::start("envoy", Some(cpu), program.as_os_str(), arguments)?;
     let until = Instant::now() + PATIENCE;
     for address in [http1, h2c] {
         while tokio::net::TcpStream::connect(address).await.is_err() {

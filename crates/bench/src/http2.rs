@@ -309,6 +309,11 @@ impl Multiplexed {
         true
     }
 
+    /// How many answers are awaited.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.open.len() as u64
+    }
+
     /// Whether frames of `stream` may still come of a request that was given up.
     fn was_given_up(&self, stream: u32) -> bool {
         stream % 2 == 1 && stream < self.next

@@ -17,6 +17,7 @@ mod origin;
 mod overhead;
 mod process;
 mod relay;
+mod soak;
 mod traffic;
 
 use std::ffi::OsString;
@@ -39,11 +40,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Overhead(overhead::Overhead),
-    /// Become a program on one processor that ends with its parent.
+    Soak(soak::Soak),
+    /// Become a program that ends with its parent.
     #[command(hide = true)]
     Launch {
         #[arg(long)]
-        cpu: usize,
+        cpu: Option<usize>,
         #[arg(long)]
         parent: u32,
         #[arg(last = true)]
@@ -66,6 +68,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Overhead(overhead) => on_one_thread(overhead.run()),
+        Command::Soak(soak) => on_one_thread(soak.run()),
         Command::Launch { cpu, parent, command } => process::launch(cpu, parent, &command),
         Command::Relay { to } => relay::plain(to),
         Command::Naive { to } => relay::naive(to),

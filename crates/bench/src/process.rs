@@ -25,16 +25,19 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program` on processor `cpu`; its standard output can be read from the result.
+    /// Starts `program`, on processor `cpu` if there is one; its standard output can be read from the result.
     pub(crate) fn start<A: AsRef<OsStr>>(
         name: &str,
-        cpu: usize,
+        cpu: Option<usize>,
         program: &OsStr,
         arguments: impl IntoIterator<Item = A>,
     ) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["launch", "--cpu", &cpu.to_string(), "--parent", &std::process::id().to_string(), "--"]);
-        command.arg(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(["launch", "--parent", &std::process::id().to_string()]);
+        if let Some(cpu) = cpu {
+            command.args(["--cpu", &cpu.to_string()]);
+        }
+        command.arg("--").arg(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         // What sidecars log in quiet times is not for those who read figures.
         command.env("AFTERSHOCK_LOG", "warn");
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
@@ -42,7 +45,7 @@ impl Process {
     }
 
     /// This program in another role, which says where it listens.
-    pub(crate) fn role(name: &str, cpu: usize, to: SocketAddr) -> anyhow::Result<(Self, SocketAddr)> {
+    pub(crate) fn role(name: &str, cpu: Option<usize>, to: SocketAddr) -> anyhow::Result<(Self, SocketAddr)> {
         let program = std::env::current_exe()?;
         let to = to.to_string();
         let mut process = Process::start(name, cpu, program.as_os_str(), [name, "--to", &to])?;
@@ -91,13 +94,13 @@ impl Drop for Process {
     }
 }
 
-/// Becomes `program` on processor `cpu`. Returns only on failure.
-pub(crate) fn launch(cpu: usize, parent: u32, command: &[OsString]) -> anyhow::Result<()> {
+/// Becomes the program of `command`, on processor `cpu` if there is one. Returns only on failure.
+pub(crate) fn launch(cpu: Option<usize>, parent: u32, command: &[OsString]) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the parent")?;
     // It may have gone before the kernel was asked.
     let is_there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get().unsigned_abs() == parent);
     ensure!(is_there, "the parent is gone");
-    machine::pin(cpu)?;
+    cpu.map_or(Ok(()), machine::pin)?;
     let (program, arguments) = command.split_first().context("no program to start")?;
     Err(Command::new(program).args(arguments).exec())
         .with_context(|| format!("cannot start {}", program.to_string_lossy()))

@@ -43,6 +43,8 @@ enum Whose {
     Ordinary,
     /// The same octets as those of rounds, and nobody knows their token.
     Nobodys(Token),
+    /// Of whatever round runs when an execution begins, if one does.
+    Current(Rc<Cell<Token>>),
     Rounds(RefCell<Rounds>),
 }
 
@@ -67,6 +69,11 @@ impl Traffic {
     /// For what knows of no rounds: requests that look like those of rounds.
     pub(crate) fn of_nobody() -> Self {
         Traffic { whose: Whose::Nobodys(Token(splitmix(1))), drawn: Cell::new(1) }
+    }
+
+    /// Executions of the round that `token` names when they begin, of none while that is zero.
+    pub(crate) fn of_current(token: Rc<Cell<Token>>, seed: u64) -> Self {
+        Traffic { whose: Whose::Current(token), drawn: Cell::new(splitmix(seed)) }
     }
 
     /// Executions of rounds, which `controller` arms. Their tokens are new ones.
@@ -95,6 +102,7 @@ impl Traffic {
         match &self.whose {
             Whose::Ordinary => Ok(Token(0)),
             Whose::Nobodys(token) => Ok(*token),
+            Whose::Current(token) => Ok(token.get()),
             Whose::Rounds(rounds) => rounds.borrow_mut().next(),
         }
     }

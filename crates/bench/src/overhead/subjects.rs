@@ -1,5 +1,6 @@
 //! What is measured: nothing between load and origin, two relays, our sidecar, Envoy.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
@@ -75,14 +76,14 @@ impl Subject {
     pub(crate) async fn start(kind: Kind, record: Record, place: Place<'_>) -> anyhow::Result<Self> {
         let Place { programs, cpus, folder, origin } = place;
         let one = |process, controller, address| Subject { kind, process, controller, http1: address, h2c: address };
-        let relay = |role| Process::role(role, cpus.subject, origin);
+        let relay = |role| Process::role(role, Some(cpus.subject), origin);
         Ok(match kind {
             Kind::NoProxy => one(None, None, origin),
             Kind::TcpRelay => relay("relay").map(|(process, address)| one(Some(process), None, address))?,
             Kind::HyperRelay => relay("naive").map(|(process, address)| one(Some(process), None, address))?,
             Kind::Aftershock => {
                 let operations = vec![http1::OPERATION, http2::OPERATION];
-                let controller = Controller::start("origin", operations).await?;
+                let controller = Controller::start("origin", operations, BTreeMap::new()).await?;
                 let file = folder.join("sidecar.yaml");
                 let record_as = if record == Record::All { "all" } else { "tagged" };
                 let config = format!(
@@ -92,8 +93,12 @@ impl Subject {
                 );
                 std::fs::write(&file, config).context("cannot write the sidecar's configuration")?;
                 let program = programs.sidecar.as_os_str();
-                let process =
-                    Process::start("the sidecar", cpus.subject, program, ["--config".as_ref(), file.as_os_str()])?;
+                let process = Process::start(
+                    "the sidecar",
+                    Some(cpus.subject),
+                    program,
+                    ["--config".as_ref(), file.as_os_str()],
+                )?;
                 let addresses = controller.registered().await?;
                 let [address] = addresses[..] else { bail!("the sidecar listens at {addresses:?}") };
                 one(Some(process), Some((controller, record)), address)
