@@ -5,6 +5,7 @@
 //! are status line, informational responses, names, values and order of header fields, body, trailers, the order of events
 //! and the fate of both connections (design §3.9). `docs/transparency.md` lists the cases.
 
+mod bounds;
 mod conformance;
 mod copying;
 mod drain;

@@ -61,6 +61,13 @@ impl Process {
         self.ended.recv_timeout(HANG).expect("the sidecar ends");
         self.child.wait().expect("it is our child")
     }
+
+    /// The most memory that was resident at once, in KiB.
+    pub(crate) fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the kernel says it");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
 }
 
 impl Drop for Process {
