@@ -6,6 +6,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use aftershock_lab::net::{Family, Namespace, NetError, PodNetwork};
+use aftershock_lab::{HostError, Options, up};
+
+use crate::client::post;
+use crate::running::service_launcher;
+use crate::topology_files::shipped;
 
 /// What this test binary does as a process of its own, instead of testing.
 const PART: &str = "AFTERSHOCK_TEST_PART";
@@ -219,6 +224,40 @@ fn names_are_checked() {
     assert_eq!(said, "unknown pod `paymnt`, did you mean `payment`?");
     assert_eq!(network.heal("cart", "cart").unwrap_err().to_string(), "cart cannot be parted from itself");
     assert_eq!(network.add("cart").unwrap_err().to_string(), "there is a pod cart already");
+}
+
+#[tokio::test]
+async fn a_lab_on_pods_is_reached_as_on_loopback_and_its_hosts_die_and_come_back() {
+    for family in FAMILIES {
+        let test = "a_lab_on_pods_is_reached_as_on_loopback_and_its_hosts_die_and_come_back";
+        if network(test, family, &[]).is_none() {
+            return;
+        }
+        let options = Options { pods: Some(family), durable: true, ..Options::new(service_launcher()) };
+        let mut lab = up(shipped("online-boutique"), &options).await.unwrap();
+        let frontend = lab.address("frontend").unwrap();
+        assert!(frontend.ip().is_loopback());
+        assert_eq!(post(frontend, "/cart/checkout?key=before").await.0, 200);
+        assert_eq!(lab.ledger("charges", "before").await.unwrap().count, 1);
+
+        lab.kill_host("paymentservice").unwrap();
+        assert_eq!(lab.dead_hosts(), ["paymentservice"]);
+        assert!(lab.ended().is_empty(), "a dead host is no accident of a process");
+        let lost = tokio::time::timeout(SILENCE, post(frontend, "/cart/checkout?key=during")).await;
+        assert!(lost.is_err(), "nobody told the shop: {lost:?}");
+        lab.partition("frontend", "cartservice").unwrap();
+        lab.restore_hosts().await.unwrap();
+        assert!(lab.dead_hosts().is_empty() && lab.partitions().next().is_none());
+        assert_eq!(lab.ledger("charges", "before").await.unwrap().count, 1, "it has its journal");
+        // The one connection to the dead is found out by the first who uses it.
+        let after = post(frontend, "/cart/checkout?key=after").await.0;
+        assert!([200, 500].contains(&after), "{after}");
+        assert_eq!(post(frontend, "/cart/checkout?key=afterwards").await.0, 200);
+        assert_eq!(lab.ledger("charges", "afterwards").await.unwrap().count, 1);
+        assert!(matches!(lab.kill_host("client"), Err(HostError::Immortal(_))));
+        let ended = lab.stop(Duration::from_secs(5)).await;
+        assert!(ended.iter().all(|ended| ended.status.success()), "{ended:?}");
+    }
 }
 
 /// This test again, as a process of its own that plays a part.
