@@ -187,3 +187,38 @@ fn a_sidecar_parted_from_the_controller_lets_go_within_the_lease() {
     let second = system.run(&["inject", &lost, "--scenario", &checkout, "--format", "json"]).expect(0);
     assert!(second.stdout.contains("\"injected\""), "{}", second.stdout);
 }
+
+#[test]
+fn a_control_connection_breaks_soon_after_its_peer_has_vanished() {
+    let test = "a_control_connection_breaks_soon_after_its_peer_has_vanished";
+    if !possible(test) {
+        return;
+    }
+    let mut network = PodNetwork::new(Family::V6).unwrap();
+    let controller = std::net::SocketAddr::new(network.add("controller").unwrap().address(), 4700);
+    let inside = network.pod("controller").unwrap().namespace().clone();
+    let listener = inside.run(|| std::net::TcpListener::bind(controller)).unwrap().unwrap();
+    let sidecar = network.add("sidecar").unwrap().namespace().clone();
+    let (connected, when_connected) = std::sync::mpsc::channel();
+    let waiting = sidecar
+        .thread("sidecar", move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let endpoint = aftershock_trust::Endpoint::new(&format!("http://{controller}"), Default::default());
+                let mut stream = endpoint.unwrap().connect().await.unwrap();
+                connected.send(()).unwrap();
+                // Nothing is sent on it, so only the question whether somebody is there can tell.
+                let mut byte = [0];
+                let read = tokio::io::AsyncReadExt::read(&mut stream, &mut byte);
+                tokio::time::timeout(Duration::from_secs(30), read).await
+            })
+        })
+        .unwrap();
+    let _held = listener.accept().unwrap();
+    when_connected.recv().unwrap();
+    network.kill_host("controller").unwrap();
+    let died = Instant::now();
+    let read = waiting.join().unwrap().unwrap().expect("not after half a minute");
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    assert!(died.elapsed() < Duration::from_secs(10), "within the lease of a fault: {:?}", died.elapsed());
+}
