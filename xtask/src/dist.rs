@@ -49,6 +49,9 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
     command.args(["--bin", "aftershock-proxy", "--target", &host]);
     let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" -C target-feature=+crt-static");
+    // By itself the crate looks for the system call's wrapper at run time, does not find it in a static program, and wants
+    // /dev/urandom instead.
+    flags.push_str(" --cfg getrandom_backend=\"linux_getrandom\"");
     run::executable(command.env("RUSTFLAGS", flags.trim()), "aftershock-proxy")
 }
 

@@ -180,7 +180,8 @@ impl Load {
         // A connection that fails ends all.
         tokio::try_join!(all, pacer, clock)?;
         measured.all = board.answered.get();
-        if measured.all == 0 {
+        let counted = if matches!(self.extent, Extent::Time { .. }) { measured.requests } else { measured.all };
+        if counted == 0 {
             bail!("no request was answered");
         }
         measured.latencies = board.latencies.take();
