@@ -49,6 +49,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let tally = tests(missing.is_empty())?;
     step("exactness");
     crate::exactness::run(&crate::exactness::Exactness::short())?;
+    step("benchmark");
+    crate::overhead::smoke()?;
     step("soak");
     crate::soak::pass(&crate::soak::Soak::short())?;
     if !missing.is_empty() {

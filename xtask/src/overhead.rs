@@ -73,6 +73,12 @@ pub(crate) fn run(overhead: &Overhead) -> anyhow::Result<()> {
     Err(command.exec()).context("cannot start the benchmark")
 }
 
+/// What a change is held against: that everything is measured, with debug builds and without Envoy.
+pub(crate) fn smoke() -> anyhow::Result<()> {
+    let (program, sidecar) = (run::debug("aftershock-bench")?, run::debug("aftershock-proxy")?);
+    run::pass(Command::new(program).args(["overhead", "--mode", "smoke", "--sidecar"]).arg(sidecar))
+}
+
 /// Builds the benchmark like the sidecar, so that what is compared is made alike.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
     eprintln!("building the benchmark");

@@ -38,6 +38,11 @@ pub(crate) fn executable(build: &mut Command, name: &str) -> anyhow::Result<Path
     path.map(PathBuf::from).with_context(|| format!("cargo named no executable `{name}`"))
 }
 
+/// The debug build of the package `name`; where its executable is.
+pub(crate) fn debug(name: &str) -> anyhow::Result<PathBuf> {
+    executable(&mut cargo(&["build", "--quiet", "--locked", "-p", name, "--bin", name]), name)
+}
+
 /// Run it with its output passed through; an exit code other than 0 is an error.
 pub(crate) fn pass(command: &mut Command) -> anyhow::Result<()> {
     let shown = format!("{command:?}");

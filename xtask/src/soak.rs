@@ -1,7 +1,6 @@
 //! `cargo xtask soak`: builds the sidecar as it ships and wears it out, by `crates/bench`.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -37,14 +36,8 @@ impl Soak {
 
     fn command(&self) -> anyhow::Result<Command> {
         ensure!(cfg!(target_os = "linux"), "the soak reads Linux's accounts of processes; this is another system");
-        let debug = |package: &str| -> anyhow::Result<PathBuf> {
-            run::executable(
-                &mut run::cargo(&["build", "--quiet", "--locked", "-p", package, "--bin", package]),
-                package,
-            )
-        };
         let (program, sidecar) = match self.debug {
-            true => (debug("aftershock-bench")?, debug("aftershock-proxy")?),
+            true => (run::debug("aftershock-bench")?, run::debug("aftershock-proxy")?),
             false => (overhead::build()?, dist::build()?),
         };
         let mut command = Command::new(program);

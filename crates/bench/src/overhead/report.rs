@@ -340,6 +340,10 @@ impl Report {
     }
 
     pub(crate) fn print(&self) {
+        if self.mode == Mode::Smoke {
+            println!("everything was measured, {} turns were void; the figures mean nothing", self.voids.len());
+            return;
+        }
         println!(
             "{:<32}{:<13}{:>22}{:>11}{:>11}{:>11}{:>7}",
             "load", "", "CPU µs/request", "requests/s", "p50 µs", "p99 µs", "busy"
