@@ -267,9 +267,10 @@ impl Link {
         self.finish(id, if way == Way::Down { Closed::ByUpstream } else { Closed::ByApplication }, decide);
     }
 
-    /// See [`super::CONTROL_BUDGET`]: streams that the application opens and resets without the upstream seeing them.
+    /// See [`super::CONTROL_BUDGET`]: streams that the application opens and that are reset without the upstream seeing them.
     pub(super) fn spend_unseen(&mut self) -> Step {
-        self.unseen = self.unseen.checked_sub(1).ok_or(Violation::calm("too many streams reset while parked"))?;
+        self.unseen =
+            self.unseen.checked_sub(1).ok_or(Violation::calm("too many streams reset that the upstream never saw"))?;
         Ok(())
     }
 

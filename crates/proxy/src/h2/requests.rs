@@ -31,8 +31,7 @@ impl Link {
         }
         if id > self.last_app {
             self.last_app = id;
-            self.new_request(id, end, list, decide);
-            return Ok(());
+            return self.new_request(id, end, list, decide);
         }
         let Some(stream) = self.streams.get_mut(&id) else {
             if !self.crossing.allows(id, end) {
@@ -72,17 +71,19 @@ impl Link {
         }
         if id > self.last_app {
             self.last_app = id;
-            self.refuse(id, end, code::PROTOCOL_ERROR);
-        } else if self.streams.contains_key(&id) {
+            return self.refuse(id, end, code::PROTOCOL_ERROR);
+        }
+        if self.streams.contains_key(&id) {
             self.stream_error(Way::Up, id, code::PROTOCOL_ERROR, decide);
         }
-        self.app.spend()
+        self.spend_unseen()
     }
 
-    /// A new stream that never becomes a request.
-    fn refuse(&mut self, id: u32, end: bool, code: u32) {
+    /// A new stream that never becomes a request. Nobody else could notice a flood of them (CVE-2019-9514).
+    fn refuse(&mut self, id: u32, end: bool, code: u32) -> Step {
         frame::put_reset(self.sink(Way::Down), id, code);
         self.closed_early(id, end);
+        self.spend_unseen()
     }
 
     fn closed_early(&mut self, id: u32, end: bool) {
@@ -91,11 +92,11 @@ impl Link {
         }
     }
 
-    fn new_request(&mut self, id: u32, end: bool, list: &HeaderList, decide: &mut dyn Interceptor) {
-        self.app.budget = super::CONTROL_BUDGET.max(self.app.budget);
+    fn new_request(&mut self, id: u32, end: bool, list: &HeaderList, decide: &mut dyn Interceptor) -> Step {
         if self.goaway.is_some() || self.upstream_gone.is_some() {
             // The application knows, or is about to learn, that it was not processed.
-            return self.closed_early(id, end);
+            self.closed_early(id, end);
+            return self.app.spend();
         }
         let Ok(head) = head::request(list, end) else {
             return self.refuse(id, end, code::PROTOCOL_ERROR);
@@ -103,6 +104,7 @@ impl Link {
         if self.streams.len() >= STREAM_LIMIT {
             return self.refuse(id, end, code::REFUSED_STREAM);
         }
+        self.app.budget = super::CONTROL_BUDGET.max(self.app.budget);
         let connect = head.method == "CONNECT";
         let head_only = head.method == "HEAD";
         let verdict = decide.request(StreamId(id.into()), &head);
@@ -132,6 +134,7 @@ impl Link {
             Verdict::Park => self.keep(Way::Up, id, Part::Head { list: Box::new(list.clone()), end }),
             Verdict::Act(act) => self.act_on_request(id, act, decide),
         }
+        Ok(())
     }
 
     /// Forward a request head: the upstream learns of the stream now, with the next identifier.

@@ -674,6 +674,20 @@ fn trap_12_floods_that_are_consumed_here_are_bounded() {
         [headers(&mut encoder, 2 * n + 1, true, &fields), reset(2 * n + 1, 8)].concat()
     });
 
+    // Requests that must be refused (CVE-2019-9514), and requests that come in spite of a GOAWAY.
+    for told in [false, true] {
+        let mut net = Net::new();
+        if told {
+            net.up(&goaway(0, 0));
+            net.seen_app();
+        }
+        let mut encoder = std::mem::take(&mut net.app_encoder);
+        flooded(&mut net, |n| {
+            let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
+            headers(&mut encoder, 2 * n + 1, n % 2 == 0, if told { &fields } else { &fields[1..] })
+        });
+    }
+
     // CONTINUATION without end, empty and full.
     for fragment in [0, 16_000] {
         let mut net = Net::new();

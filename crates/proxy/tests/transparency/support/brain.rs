@@ -22,21 +22,6 @@ use super::wire::HANG;
 /// The live round of these sidecars.
 pub(crate) const TOKEN: Token = Token(0xa11ce);
 
-/// An application's way to a callee with a sidecar at either end: what gRPC and other clients of their own are given.
-pub(crate) struct Chain {
-    pub(crate) address: SocketAddr,
-    _caller: Sidecar,
-    _callee: Sidecar,
-}
-
-impl Chain {
-    pub(crate) fn start(origin: SocketAddr) -> Self {
-        let callee = Back::before(origin).start();
-        let caller = Front { back: callee.address }.start();
-        Self { address: caller.addresses[1], _caller: caller, _callee: callee }
-    }
-}
-
 /// The sidecar of the service `back`.
 pub(crate) struct Back {
     origin: SocketAddr,

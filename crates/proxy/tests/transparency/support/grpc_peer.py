@@ -2,9 +2,12 @@
 
 `serve` prints the port it listens on and serves until its input ends; `call ADDRESS` makes one call of each kind and prints
 what the application sees of it: messages, metadata, status; `try ADDRESS SECONDS` makes one call and prints its status,
-and that of a second one on the same channel; `stream ADDRESS METHOD` does so with a call of several messages. Needs the Debian package python3-grpcio.
+and that of a second one on the same channel; `stream ADDRESS METHOD` does so with a call of several messages; `last
+ADDRESSES` calls until its input ends and prints which statuses it saw. Needs the Debian package python3-grpcio.
 """
 
+import json
+import os
 import sys
 import threading
 from concurrent import futures
@@ -16,7 +19,11 @@ OPTIONS = [
     ("grpc.so_reuseport", 0),
     # Otherwise the channels of one process share a connection.
     ("grpc.use_local_subchannel_pool", 1),
-]
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+] + list(json.loads(os.environ.get("GRPC_OPTIONS", "{}")).items())
+# The context of the round, where there is one.
+CONTEXT = [("tracestate", os.environ["TRACESTATE"])] if "TRACESTATE" in os.environ else []
 CANCELLED = threading.Event()
 
 
@@ -104,9 +111,24 @@ def serve():
     server.stop(None)
 
 
+class Tagged(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor, grpc.StreamUnaryClientInterceptor,
+             grpc.StreamStreamClientInterceptor):
+    """Every call carries the context."""
+
+    def tag(self, go_on, details, request):
+        return go_on(details._replace(metadata=list(details.metadata or ()) + CONTEXT), request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept_stream_unary = intercept_stream_stream = tag
+
+
+def connect(address):
+    channel = grpc.insecure_channel(address, options=OPTIONS)
+    return channel, grpc.intercept_channel(channel, Tagged()) if CONTEXT else channel
+
+
 def pairs(metadata):
     """Metadata as it came, without what is ours to change or the transport's own."""
-    return [(m.key, m.value) for m in metadata or () if not m.key.startswith(("grpc-", "content-", "user-agent"))]
+    return [(m.key, m.value) for m in metadata or () if not m.key.startswith(("grpc-", "content-", "user-agent", "date"))]
 
 
 def show(name, *what):
@@ -114,14 +136,16 @@ def show(name, *what):
 
 
 def outcome(name, call, results):
+    if isinstance(results, bytes) and len(results) > 200:
+        results = len(results)
     show(name, results, call.code(), repr(call.details()), pairs(call.initial_metadata()), pairs(call.trailing_metadata()))
 
 
 def call(address):
-    channel = grpc.insecure_channel(address, options=OPTIONS)
+    channel, calling = connect(address)
 
     def method(kind, name):
-        return getattr(channel, kind)(f"/test.Peer/{name}")
+        return getattr(calling, kind)(f"/test.Peer/{name}")
 
     def unary_call(name, request, **more):
         try:
@@ -141,6 +165,7 @@ def call(address):
 
     unary_call("Unary", b"abc")
     unary_call("Unary", b"x" * 300_000)
+    unary_call("Unary", b"x" * (4 << 20))
     unary_call("Refuse", b"")
     unary_call("Nowhere", b"")
     unary_call("Metadata", b"", metadata=(("x-b", "2"), ("x-a-bin", b"\1\2\3"), ("x-a", "1"), ("x-a", "0")))
@@ -169,7 +194,11 @@ def call(address):
     cancelled.cancel()
     show("Endless", first, cancelled.code())
     unary_call("WasCancelled", b"")
-    unary_call("Slow", b"", timeout=0.3)
+    try:
+        method("unary_unary", "Slow")(b"", timeout=0.3)
+    except grpc.RpcError as error:
+        # Both sides have a clock; whose words come first is a race.
+        show("Slow", error.code())
     running = [method("unary_unary", "Unary").future(b"%d" % number * 1000) for number in range(50)]
     show("Parallel", [done.result()[:2] for done in running])
     channel.close()
@@ -214,6 +243,37 @@ def stream(address, name):
     channel.close()
 
 
+def last(addresses):
+    """Calls all the time until the input ends, some at once, on a channel of their own each."""
+    over, outcomes, lock, answered = threading.Event(), set(), threading.Lock(), [0]
+
+    def caller():
+        channel = grpc.insecure_channel(addresses, options=OPTIONS)
+        unary = channel.unary_unary("/test.Peer/Unary")
+        while not over.is_set():
+            try:
+                unary(b"abc")
+                outcome = "OK"
+            except grpc.RpcError as error:
+                outcome = error.code().name
+                print(error.details(), file=sys.stderr)
+            with lock:
+                outcomes.add(outcome)
+                answered[0] += 1
+                if answered[0] % 500 == 0:
+                    show(answered[0])
+        channel.close()
+
+    callers = [threading.Thread(target=caller) for _ in range(8)]
+    for each in callers:
+        each.start()
+    sys.stdin.read()
+    over.set()
+    for each in callers:
+        each.join()
+    show("outcomes", ",".join(sorted(outcomes)))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve()
@@ -221,5 +281,7 @@ if __name__ == "__main__":
         try_once(sys.argv[2], float(sys.argv[3]))
     elif sys.argv[1] == "stream":
         stream(sys.argv[2], sys.argv[3])
+    elif sys.argv[1] == "last":
+        last(sys.argv[2])
     else:
         call(sys.argv[2])

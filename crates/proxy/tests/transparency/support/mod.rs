@@ -1,6 +1,7 @@
 //! What these tests are made of: a sidecar on a thread, scripted peers on raw sockets, real peers as processes.
 
 pub(crate) mod brain;
+pub(crate) mod frames;
 pub(crate) mod http_peers;
 pub(crate) mod load;
 pub(crate) mod peers;

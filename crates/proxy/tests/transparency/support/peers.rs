@@ -60,7 +60,7 @@ pub(crate) fn from_registry(program: &str) -> Option<PathBuf> {
 }
 
 /// Python with gRPC, from the distribution.
-pub(crate) fn has_grpc() -> bool {
+fn has_grpc() -> bool {
     let import = Command::new(PYTHON).args(["-c", "import grpc"]).stderr(Stdio::null()).status();
     import.is_ok_and(|status| status.success())
 }
@@ -174,7 +174,99 @@ impl Drop for Nghttpd {
     }
 }
 
-/// A gRPC server in Python.
+/// Whose gRPC it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grpc {
+    Python,
+    Node,
+}
+
+impl Grpc {
+    pub(crate) const ALL: [Self; 2] = [Self::Python, Self::Node];
+
+    /// Whether `test` can use it; says so otherwise.
+    pub(crate) fn present(self, test: &str) -> bool {
+        match self {
+            Self::Python => present(test, "python3-grpcio", has_grpc()),
+            Self::Node => present(test, "@grpc/grpc-js", installed("node").is_some() && peer(GRPC_JS).is_some()),
+        }
+    }
+
+    fn command(self) -> Command {
+        match self {
+            Self::Python => {
+                let mut python = Command::new(PYTHON);
+                python.arg(support("grpc_peer.py"));
+                python
+            }
+            Self::Node => {
+                let mut node = Command::new("node");
+                let modules = peer(GRPC_JS).and_then(|package| Some(package.ancestors().nth(2)?.to_owned()));
+                node.arg(support("grpc_peer.js")).env("NODE_PATH", modules.expect("it is present"));
+                node
+            }
+        }
+    }
+
+    /// A server; `options` is a JSON object of gRPC's channel arguments.
+    pub(crate) fn serve(self, options: &str) -> GrpcServer {
+        let mut child = self
+            .command()
+            .arg("serve")
+            .env("GRPC_OPTIONS", options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server runs");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the server says its port");
+        let port: u16 = line.trim().parse().expect("a port");
+        GrpcServer { address: SocketAddr::from(([127, 0, 0, 1], port)), child }
+    }
+
+    /// Makes a call of each kind and reports what came of each, one line per call. Each carries `tracestate`, if any.
+    pub(crate) fn calls(self, server: SocketAddr, tracestate: Option<&str>) -> String {
+        let mut command = self.command();
+        command.args(["call", &server.to_string()]).envs(tracestate.map(|value| ("TRACESTATE", value)));
+        report(&mut command)
+    }
+
+    /// Makes a call of `Unary` and then one of `Metadata`, and reports their statuses, one per line.
+    pub(crate) fn attempt(self, server: SocketAddr, timeout: Duration) -> String {
+        report(self.command().args(["try", &server.to_string(), &timeout.as_secs_f64().to_string()]))
+    }
+
+    /// Makes a call of a streaming method and then one of `Metadata` on the same channel; reports the messages and the
+    /// status of the first, whether its server noticed, and the status of the second, one per line.
+    pub(crate) fn stream(self, server: SocketAddr, method: &str) -> String {
+        report(self.command().args(["stream", &server.to_string(), method]))
+    }
+
+    /// A client that calls without pause the first of `servers` that accepts, on several channels.
+    pub(crate) fn load(self, servers: &[SocketAddr]) -> GrpcLoad {
+        let addresses: Vec<_> = servers.iter().map(ToString::to_string).collect();
+        let mut child = self
+            .command()
+            .args(["last", &format!("ipv4:{}", addresses.join(","))])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the client runs");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        GrpcLoad { child, lines }
+    }
+}
+
+const GRPC_JS: &str = "node/node_modules/@grpc/grpc-js";
+
+fn report(command: &mut Command) -> String {
+    let out = command.output().expect("the client runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("text")
+}
+
+/// A gRPC server.
 pub(crate) struct GrpcServer {
     pub(crate) address: SocketAddr,
     child: Child,
@@ -182,18 +274,7 @@ pub(crate) struct GrpcServer {
 
 impl GrpcServer {
     pub(crate) fn start() -> Self {
-        let mut child = Command::new(PYTHON)
-            .arg(support("grpc_peer.py"))
-            .arg("serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python runs");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the server says its port");
-        let port: u16 = line.trim().parse().expect("a port");
-        Self { address: SocketAddr::from(([127, 0, 0, 1], port)), child }
+        Grpc::Python.serve("{}")
     }
 }
 
@@ -206,24 +287,32 @@ impl Drop for GrpcServer {
     }
 }
 
-/// Makes every call of `grpc_peer.py` and reports what came of each, one line per call.
-pub(crate) fn grpc_calls(server: SocketAddr) -> String {
-    grpc_client(&["call", &server.to_string()])
+/// A gRPC client that calls without pause.
+pub(crate) struct GrpcLoad {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
 
-/// Makes a call of `Unary` and then one of `Metadata`, and reports their statuses, one per line.
-pub(crate) fn grpc_try(server: SocketAddr, timeout: Duration) -> String {
-    grpc_client(&["try", &server.to_string(), &timeout.as_secs_f64().to_string()])
+impl GrpcLoad {
+    /// Waits for some hundred further answers.
+    pub(crate) fn goes_on(&mut self) {
+        for _ in 0..2 {
+            self.lines.next().expect("it calls").expect("text");
+        }
+    }
+
+    /// Ends it; the statuses that its calls had.
+    pub(crate) fn end(mut self) -> String {
+        drop(self.child.stdin.take());
+        let last =
+            self.lines.by_ref().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("outcomes ")?.to_owned()));
+        last.expect("it says what it saw")
+    }
 }
 
-/// Makes one call of a streaming method and then one of `Metadata` on the same channel; reports the messages and the status
-/// of the first, whether its server noticed, and the status of the second, one per line.
-pub(crate) fn grpc_stream(server: SocketAddr, method: &str) -> String {
-    grpc_client(&["stream", &server.to_string(), method])
-}
-
-fn grpc_client(arguments: &[&str]) -> String {
-    let out = Command::new(PYTHON).arg(support("grpc_peer.py")).args(arguments).output().expect("python runs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).expect("text")
+impl Drop for GrpcLoad {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

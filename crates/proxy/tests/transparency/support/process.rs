@@ -52,6 +52,13 @@ impl Process {
         Self::start(&format!("service: back\ninbound:\n  - {{listen: \"127.0.0.1:0\", to: \"{origin}\"}}\n{further}"))
     }
 
+    /// Octets of memory it occupies.
+    pub(crate) fn resident(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a Linux kernel");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+    }
+
     pub(crate) fn terminate(&self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
     }

@@ -122,6 +122,9 @@ impl Calls<'_> {
 
     fn verdict(&self, stream: StreamId, point: Point) -> Verdict {
         let notes = self.board.notes();
+        if notes.verdicts.is_empty() {
+            return Verdict::Pass;
+        }
         let request = format!("{}.{} request ", self.link, stream.0);
         if !notes.log.iter().any(|note| note.starts_with(&request) && note.contains(&notes.only)) {
             return Verdict::Pass;
