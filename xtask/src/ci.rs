@@ -24,6 +24,7 @@ const PEERS: &[(&str, &str)] = &[
     ("python3-hpack", "/usr/lib/python3/dist-packages/hpack/__init__.py"),
     ("python3-httptools", "/usr/lib/python3/dist-packages/httptools/__init__.py"),
     ("python3-pip", "/usr/lib/python3/dist-packages/pip/__init__.py"),
+    ("python3-prometheus-client", "/usr/lib/python3/dist-packages/prometheus_client/__init__.py"),
     ("python3-protobuf", "/usr/lib/python3/dist-packages/google/protobuf/__init__.py"),
     ("python3-uvicorn", "/usr/lib/python3/dist-packages/uvicorn/__init__.py"),
     ("python3-websockets", "/usr/lib/python3/dist-packages/websockets/__init__.py"),

@@ -2,20 +2,17 @@
 
 use std::ffi::OsString;
 use std::future::Future;
-use std::io::{self, IsTerminal as _, Read as _};
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError};
+use crate::log::{self, LogFormat};
 use crate::redirect::{self, Backend, RedirectError, Rules};
 use crate::run::{RunError, run};
-
-/// The environment variable with the log filter.
-const LOG: &str = "AFTERSHOCK_LOG";
 
 /// The sidecar of one service instance: passes its traffic on, records rounds, injects faults.
 #[derive(Debug, Parser)]
@@ -31,6 +28,9 @@ struct Arguments {
     /// Only read the configuration.
     #[arg(long)]
     check: bool,
+    /// How logs look on standard error; which there are says AFTERSHOCK_LOG (`warn`, `debug`, …; `info` if unset).
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t, env = "AFTERSHOCK_LOG_FORMAT")]
+    log_format: LogFormat,
     #[command(subcommand)]
     command: Option<Action>,
 }
@@ -126,13 +126,7 @@ pub fn main_from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<O
         config.control.as_ref().map(crate::config::Control::endpoint).transpose().map_err(RunError::from)?;
         return Ok(None);
     }
-    let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("info"));
-    // A process that already logs keeps its own way.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .try_init();
+    log::init(arguments.log_format);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandError::Process)?;
     runtime.block_on(async {
         let (shutdown, at_once) = shutdown(arguments.exit_with_stdin).map_err(CommandError::Process)?;

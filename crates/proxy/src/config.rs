@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
+use aftershock_core::id::ExecutionId;
 use aftershock_core::name::{Api, Service};
 use aftershock_core::template::{Matcher, Template};
 use aftershock_core::yaml::{self, Located, Location, Spanned};
@@ -157,6 +158,55 @@ pub enum Record {
     Tagged,
     /// Ordinary traffic too.
     All,
+    /// Of ordinary traffic this share of executions, from 0 to 1, chosen by execution id: every sidecar chooses the same
+    /// ones, so that what is recorded is whole.
+    Ratio(Ratio),
+}
+
+impl Record {
+    /// Whether an ordinary execution is recorded; none stands for a call of none.
+    pub(crate) fn takes(self, execution: Option<ExecutionId>) -> bool {
+        match self {
+            Record::Tagged => false,
+            Record::All => true,
+            Record::Ratio(ratio) => execution.is_some_and(|execution| ratio.takes(execution)),
+        }
+    }
+}
+
+/// A share of all executions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "f64")]
+#[schemars(with = "f64", extend("minimum" = 0, "maximum" = 1))]
+pub struct Ratio {
+    /// Those whose mixed id is below are taken; 2⁶⁴ takes all.
+    below: u128,
+}
+
+impl Ratio {
+    fn takes(self, execution: ExecutionId) -> bool {
+        u128::from(mixed(execution.0)) < self.below
+    }
+}
+
+impl TryFrom<f64> for Ratio {
+    type Error = String;
+
+    fn try_from(ratio: f64) -> Result<Self, String> {
+        if !(0.0..=1.0).contains(&ratio) {
+            return Err(format!("expected a ratio from 0 to 1, found {ratio}"));
+        }
+        Ok(Ratio { below: (ratio * 2_f64.powi(64)) as u128 })
+    }
+}
+
+/// A bijection that leaves no pattern (the end of SplitMix64): declared ids need not be random. It is the same in every
+/// version, or sidecars would choose differently.
+fn mixed(id: u64) -> u64 {
+    let mut z = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// The header field in which the application hands its member on.
@@ -687,6 +737,9 @@ drain: 2m
             ("[\"GET /product/{id}\"]", "[\"GET /p/{id}\", \"GET /p/{n}\"]", 14, "takes the same requests"),
             ("[\"/healthz\"]", "[healthz]", 15, "expected a path"),
             ("record: all", "record: everything", 16, "unknown value `everything`"),
+            ("record: all", "record: {ratio: 1.5}", 16, "expected a ratio from 0 to 1, found 1.5"),
+            ("record: all", "record: {ratio: -0.1}", 16, "expected a ratio from 0 to 1"),
+            ("record: all", "record: {ratio: .nan}", 16, "expected a ratio from 0 to 1"),
             ("linger: 5s", "linger: 5", 17, "with a unit"),
             ("linger: 5s", "linger: 1h", 17, "expected at most 10m"),
             ("127.0.0.1:15020", "0.0.0.0:15020", 18, "expected a loopback address, `127.0.0.1:15020` or"),
@@ -703,6 +756,36 @@ drain: 2m
             let (at, column, message) = complaint(&FULL.replacen(good, bad, 1));
             assert_eq!(at, Some(line), "{bad}: {message}");
             assert!(column.is_some() && message.contains(says), "{bad}: {message}");
+        }
+    }
+
+    fn ratio(of: f64) -> Record {
+        let text = FULL.replacen("record: all", &format!("record: {{ratio: {of}}}"), 1);
+        Config::parse("s", &text).unwrap().record
+    }
+
+    #[test]
+    fn a_ratio_takes_its_share_of_random_and_of_counted_ids_alike() {
+        for share in [0.0, 0.001, 0.05, 0.5, 1.0] {
+            let record = ratio(share);
+            let counted = (1..=100_000).filter(|id| record.takes(Some(ExecutionId(*id)))).count() as f64;
+            let random = (1..=100_000).filter(|id| record.takes(Some(ExecutionId(mixed(mixed(*id)))))).count() as f64;
+            // Five standard deviations.
+            let allowed = 5.0 * (100_000.0 * share * (1.0 - share)).sqrt();
+            for taken in [counted, random] {
+                assert!((taken - share * 100_000.0).abs() <= allowed, "{share}: {taken}");
+            }
+        }
+        assert!(!ratio(1.0).takes(None) && Record::All.takes(None), "a call of no execution is no part of one");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_a_ratio_takes_every_higher_one_takes_too(id: u64, one in 0.0..=1.0_f64, other in 0.0..=1.0_f64) {
+            let (low, high) = (ratio(one.min(other)), ratio(one.max(other)));
+            let execution = Some(ExecutionId(id));
+            proptest::prop_assert!(!low.takes(execution) || high.takes(execution));
+            proptest::prop_assert_eq!(low.takes(execution), ratio(one.min(other)).takes(execution));
         }
     }
 

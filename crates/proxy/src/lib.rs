@@ -10,6 +10,7 @@ pub mod h1;
 pub mod h2;
 pub mod hpack;
 pub mod link;
+mod log;
 mod marks;
 mod metrics;
 pub mod redirect;

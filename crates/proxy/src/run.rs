@@ -29,6 +29,7 @@ use crate::control_link::{self, Brain};
 use crate::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use crate::export::Spans;
 use crate::link::{self, Listener, Router, Stop};
+use crate::log;
 use crate::metrics::{self, Exposition};
 use crate::sidecar::Sidecar;
 
@@ -406,6 +407,11 @@ impl Operated for Hub {
         text.counter("aftershock_spans_lost_total", "Spans that did not fit, or that the collector did not take.")
             .value(lost);
         text.gauge("aftershock_spans_waiting", "Spans that wait for the collector.").value(self.0.spans.waiting());
+        let mut left_out =
+            text.counter("aftershock_log_lines_left_out_total", "Lines that came too often to be logged.");
+        for (level, count) in log::left_out() {
+            left_out = left_out.sample(&[("level", level)], count);
+        }
         metrics::process(&mut text, self.0.started);
         text.into_text()
     }

@@ -53,7 +53,7 @@ use aftershock_core::span::{CallSpan, Instant as Stamp};
 use aftershock_core::wire::{Arm, FromController, FromSidecar, OpenCall, Registry};
 use foldhash::HashMap;
 
-use crate::config::{Config, Record};
+use crate::config::Config;
 use crate::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use activity::Activity;
 use association::Calls;
@@ -232,6 +232,7 @@ impl Sidecar {
             FromController::Renew { token } => self.rounds.renew(token, now),
             FromController::Disarm { token } => {
                 self.disarm(token);
+                tracing::info!("disarmed");
                 self.outbox.push(FromSidecar::Disarmed { token });
             }
             FromController::End { token } => {
@@ -265,11 +266,13 @@ impl Sidecar {
         };
         self.tallies.arming(reason.is_none());
         if let Some(reason) = reason {
+            tracing::warn!(%reason, "not armed");
             self.outbox.push(FromSidecar::NotArmed { token, reason });
             return;
         }
         // Armed anew: rules count from the next execution on, those that have begun were not seen from their beginning.
         self.disarm(token);
+        tracing::info!(rules = arm.rules.len(), lease = ?arm.lease, "armed");
         self.rounds.arm(token, Round::new(arm, self.executions.next_born(), now));
         self.executions.hold(token);
         self.activity.follow(token);
@@ -289,6 +292,7 @@ impl Sidecar {
             self.executions.release(token);
             self.activity.changed(token);
             self.tallies.lapsed();
+            tracing::warn!("a lease ran out: its rules are gone, what they kept goes on");
             self.outbox.push(FromSidecar::Lapsed { token });
         }
         self.expire_parked(now);
@@ -380,16 +384,20 @@ impl Sidecar {
         let gap = self.gap(kind);
         if self.executions.get_mut(key).is_some_and(|execution| execution.set_gap(gap)) {
             self.tallies.gap(kind);
+            if !key.token.is_zero() {
+                tracing::info!(execution = %key.execution, ?kind, "something of an execution may have been missed");
+            }
         }
     }
 
-    /// Whether calls of `token` are recorded.
-    fn records(&self, token: Token) -> bool {
+    /// Whether calls of `key` are recorded; none stands for calls of no execution.
+    fn records(&self, key: Option<Key>) -> bool {
+        let token = key.map_or(Token(0), |key| key.token);
+        let executions = || self.config.record.takes(key.map(|key| key.execution));
         match self.rounds.get(token) {
-            _ if self.config.record == Record::All => true,
-            Some(round) => round.record,
+            Some(round) => round.record || executions(),
             // A round that is live elsewhere: what is missing here is part of its record.
-            None => !token.is_zero(),
+            None => !token.is_zero() || executions(),
         }
     }
 

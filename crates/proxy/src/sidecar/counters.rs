@@ -130,6 +130,9 @@ impl Counters {
     }
 
     pub(crate) fn ignored(&mut self, what: Ignored) {
+        if matches!(what, Ignored::HopForged | Ignored::HopOversized | Ignored::Replay) {
+            tracing::warn!(what = what.as_str(), "ignored what came");
+        }
         match self.0.ignored.get_mut(what.as_str()) {
             Some(count) => *count += 1,
             None => {

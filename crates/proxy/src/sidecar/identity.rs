@@ -207,7 +207,7 @@ impl Sidecar {
         let execution = if execution.is_zero() { ExecutionId(self.draw()) } else { execution };
         let constant = self.rounds.get(token).is_some_and(|round| round.constant_context);
         let mut trace_id = arriving.trace_id();
-        if constant || (trace_id == 0 && (!token.is_zero() || self.records(token))) {
+        if constant || (trace_id == 0 && (!token.is_zero() || self.records(Some(Key { token, execution })))) {
             trace_id = self.mint_traceparent(0, &mut edits);
         }
         if !token.is_zero() {
@@ -303,7 +303,7 @@ impl Sidecar {
         };
         let call = self.draw_call();
         let mut trace_id = arriving.trace_id();
-        if trace_id == 0 && goes && (!key.token.is_zero() || self.records(key.token)) {
+        if trace_id == 0 && goes && (!key.token.is_zero() || self.records(Some(key))) {
             let known = self.executions.get(key).map_or(0, |execution| execution.trace_id);
             trace_id = self.mint_traceparent(known, &mut edits);
         }

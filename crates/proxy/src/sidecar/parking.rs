@@ -135,6 +135,15 @@ impl Sidecar {
     fn tell_fired(&mut self, id: ExchangeId) {
         let Some(call) = self.call(id) else { return };
         if let (Some(key), Some(injection)) = (call.key, &call.injection) {
+            tracing::info!(
+                execution = %key.execution,
+                call = %call.id,
+                service = %self.config.service,
+                api = call.api.as_ref().map(tracing::field::display),
+                rule = injection.rule,
+                fault = %injection.fault,
+                "fault injected"
+            );
             let word =
                 FromSidecar::Fired { token: key.token, rule: injection.rule, execution: key.execution, call: call.id };
             self.outbox.push(word);
@@ -224,6 +233,10 @@ impl Sidecar {
 
     fn return_shot(&mut self, id: ExchangeId, shot: Shot, why: PassedBy) {
         let Some(call) = self.exchanges.get_mut(&id).and_then(|exchange| exchange.call.as_deref_mut()) else { return };
+        if let (Some(key), Some(injection)) = (call.key, &call.injection) {
+            let execution = key.execution;
+            tracing::warn!(%execution, call = %call.id, rule = injection.rule, ?why, "a fault could not be injected");
+        }
         call.injection = None;
         call.made = false;
         call.response_pending |= call.outcome.is_some() && call.response.is_none();

@@ -135,7 +135,7 @@ impl Sidecar {
             self.enter(key, side, &mut identity);
         }
         let token = identity.key.map_or(Token(0), |key| key.token);
-        let record = !probe && self.records(token);
+        let record = !probe && self.records(identity.key);
         let api = (record || !token.is_zero()).then(|| match way {
             None => self.apis.called(&self.config.service, head),
             Some(way) => self.callees.behind(way).api(head),

@@ -15,6 +15,7 @@ mod floods;
 mod framing;
 mod grpc;
 mod opaque;
+mod operations;
 mod peers;
 mod redirect;
 mod rules;

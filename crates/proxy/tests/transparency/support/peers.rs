@@ -65,7 +65,7 @@ fn has_grpc() -> bool {
     import.is_ok_and(|status| status.success())
 }
 
-pub(super) const PYTHON: &str = "/usr/bin/python3";
+pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
 pub(super) fn support(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transparency/support").join(file)
