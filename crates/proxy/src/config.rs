@@ -739,7 +739,7 @@ drain: 2m
             ("record: all", "record: everything", 16, "unknown value `everything`"),
             ("record: all", "record: {ratio: 1.5}", 16, "expected a ratio from 0 to 1, found 1.5"),
             ("record: all", "record: {ratio: -0.1}", 16, "expected a ratio from 0 to 1"),
-            ("record: all", "record: {ratio: .nan}", 16, "expected a ratio from 0 to 1"),
+            ("record: all", "record: {ratio: .nan}", 16, "not a finite number"),
             ("linger: 5s", "linger: 5", 17, "with a unit"),
             ("linger: 5s", "linger: 1h", 17, "expected at most 10m"),
             ("127.0.0.1:15020", "0.0.0.0:15020", 18, "expected a loopback address, `127.0.0.1:15020` or"),
