@@ -105,7 +105,7 @@ impl Schedule {
             },
             Mode::Quick => Schedule {
                 rounds: 3,
-                ratio: ms(3_400),
+                ratio: ms(3_000),
                 other: ms(350),
                 direct: ms(200),
                 warm_up: ms(150),

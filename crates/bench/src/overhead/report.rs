@@ -378,10 +378,10 @@ impl Report {
                 );
             }
         }
-        println!("\n{:<26}{:>10}{:>22}{:>10}{:>10}", "figure", "median", "", "bar", "stretch");
+        println!("\n{:<26}{:>11}{:>26}{:>10}{:>10}", "figure", "median", "", "bar", "stretch");
         for claim in &self.claims {
             let Some(spread) = claim.spread else {
-                println!("{:<26}{:>10}{:>22}{:>10}", claim.name, "–", "", claim.bar);
+                println!("{:<26}{:>11}{:>26}{:>10}", claim.name, "–", "", claim.bar);
                 continue;
             };
             let verdict = match claim.stretch {
@@ -391,7 +391,7 @@ impl Report {
             };
             let range = format!("({:.3}–{:.3})", spread.min, spread.max);
             let stretch = claim.stretch.map_or_else(String::new, |stretch| stretch.to_string());
-            println!("{:<26}{:>10.3}{range:>22}{:>10}{stretch:>10}  {verdict}", claim.name, spread.median, claim.bar);
+            println!("{:<26}{:>11.3}{range:>26}{:>10}{stretch:>10}  {verdict}", claim.name, spread.median, claim.bar);
         }
         println!("\n{} rounds in {:.0} s, {} turns void", self.rounds, self.seconds, self.voids.len());
     }
