@@ -14,6 +14,7 @@ mod faults;
 mod floods;
 mod framing;
 mod grpc;
+mod nghttp2;
 mod opaque;
 mod operations;
 mod peers;

@@ -158,13 +158,29 @@ impl Nghttpd {
                 .spawn()
                 .expect("nghttpd runs");
             while child.try_wait().expect("a child").is_none() {
-                if std::net::TcpStream::connect(address).is_ok() {
+                if listens(child.id(), address.port()) {
                     return Self { address, child, _folder: folder };
                 }
                 std::thread::yield_now();
             }
         }
     }
+}
+
+/// Whether this process itself, and nobody else, listens at this port.
+fn listens(process: u32, port: u16) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("a Linux kernel");
+    let listening = sockets.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let here = fields.get(1)?.ends_with(&format!(":{port:04X}")) && *fields.get(3)? == "0A";
+        here.then(|| format!("socket:[{}]", fields[9]))
+    });
+    let open = std::fs::read_dir(format!("/proc/{process}/fd"));
+    listening.zip(open.ok()).is_some_and(|(socket, open)| {
+        open.filter_map(Result::ok)
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok())
+            .any(|to| to == Path::new(&socket))
+    })
 }
 
 impl Drop for Nghttpd {
