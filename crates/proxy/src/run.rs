@@ -442,4 +442,8 @@ impl Decider for Hub {
     fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {
         self.0.sidecar.borrow_mut().opaque(link, server_name);
     }
+
+    fn unseen(&mut self, link: LinkId, server_name: Option<&str>) {
+        self.0.sidecar.borrow_mut().unseen(link, server_name);
+    }
 }

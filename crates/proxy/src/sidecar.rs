@@ -477,8 +477,11 @@ impl Decider for Sidecar {
         ready
     }
 
-    fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {
+    fn opaque(&mut self, _: LinkId, _: Option<&str>) {
         self.counters.opaque();
+    }
+
+    fn unseen(&mut self, link: LinkId, server_name: Option<&str>) {
         let Some(way) = self.links.get(&link).copied().and_then(Link::way) else { return };
         let name = self.callees.behind(way).name().map(ToString::to_string);
         let to = match (name, way) {

@@ -18,3 +18,4 @@ mod scenarios;
 mod support;
 mod table;
 mod trust;
+mod unseen;

@@ -11,6 +11,8 @@ use crate::tls::{self, Hello};
 pub(super) struct Link {
     out: Output,
     peeked: Peeked,
+    /// Bytes have come, from either side.
+    spoken: bool,
 }
 
 /// What is known of a TLS client.
@@ -48,11 +50,13 @@ impl Link {
 
 impl Editor for Link {
     fn app_bytes(&mut self, input: &[u8], _: &mut dyn Interceptor) {
+        self.spoken |= !input.is_empty();
         self.peek(input);
         self.out.to_upstream.extend_from_slice(input);
     }
 
     fn upstream_bytes(&mut self, input: &[u8], _: &mut dyn Interceptor) {
+        self.spoken |= !input.is_empty();
         self.stop_peeking();
         self.out.to_app.extend_from_slice(input);
     }
@@ -92,6 +96,10 @@ impl Editor for Link {
 
     fn opaque(&self) -> bool {
         matches!(self.peeked, Peeked::Known(_))
+    }
+
+    fn silent(&self) -> bool {
+        !self.spoken
     }
 
     fn server_name(&self) -> Option<&str> {
@@ -164,5 +172,14 @@ mod tests {
         let mut ended = begun(&hello[..50]);
         ended.app_end(PeerEnd::Eof, &mut Nobody);
         assert!(ended.opaque());
+    }
+
+    #[test]
+    fn a_connection_is_silent_until_somebody_speaks_though_somebody_has_ended() {
+        let mut link = Link::default();
+        link.app_end(PeerEnd::Eof, &mut Nobody);
+        assert!(link.opaque() && link.silent());
+        link.upstream_bytes(b"220 ready\r\n", &mut Nobody);
+        assert!(!link.silent());
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Relay {
     called: bool,
     /// The decider knows that the link is opaque.
     counted: bool,
+    /// It knows that something passed on it.
+    named: bool,
     /// When the editor was last called, or the connection was accepted.
     active: Instant,
     /// A graceful stop was asked for; what is idle may be closed when this has passed.
@@ -94,6 +96,7 @@ impl Relay {
             },
             called: false,
             counted: false,
+            named: false,
             active: Instant::now(),
             stopping: None,
             upstream_first: false,
@@ -109,6 +112,10 @@ impl Relay {
         if !self.counted && editor.opaque() {
             self.counted = true;
             self.shared.decider.borrow_mut().opaque(self.id, editor.server_name());
+        }
+        if self.counted && !self.named && !editor.silent() {
+            self.named = true;
+            self.shared.decider.borrow_mut().unseen(self.id, editor.server_name());
         }
     }
 
@@ -380,6 +387,9 @@ impl Drop for Relay {
                 decider.intercept(self.id, Instant::now(), &mut |decide| editor.app_end(PeerEnd::Broken, decide));
                 if !self.counted && editor.opaque() {
                     decider.opaque(self.id, editor.server_name());
+                    if !editor.silent() {
+                        decider.unseen(self.id, editor.server_name());
+                    }
                 }
             }
             decider.gone(self.id);

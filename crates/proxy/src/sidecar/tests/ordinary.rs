@@ -52,13 +52,18 @@ fn connections_that_cannot_be_read_are_told_by_the_name_of_the_callee_or_its_add
     ] {
         let link = sidecar.opened(door);
         sidecar.opaque(link, name);
+        sidecar.unseen(link, name);
         sidecar.gone(link);
     }
+    // Somebody only looked whether it is there.
+    let link = sidecar.opened(Door::Outbound(0));
+    sidecar.opaque(link, None);
+    sidecar.gone(link);
     let counters = sidecar.counters.report();
     let told: Vec<_> =
         counters.unseen.iter().map(|one| (one.to.as_str(), one.server_name.as_deref(), one.connections)).collect();
     assert_eq!(told, [("payment", None, 1), ("stock", None, 2), ("[fd00::9]:443", Some("api.example"), 1)]);
-    assert_eq!(counters.opaque, 6, "those of callers are counted, too");
+    assert_eq!(counters.opaque, 7, "those of callers are counted, too");
 }
 
 fn counted_by(net: &mut Net) -> Ordinary {
