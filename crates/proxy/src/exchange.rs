@@ -348,7 +348,7 @@ pub trait Editor {
     fn opaque(&self) -> bool {
         false
     }
-    /// Whether nothing has passed on an opaque link yet: a connection that only looks whether somebody listens carries no call.
+    /// Whether the application has said nothing on an opaque link yet: who only looks whether somebody listens calls nobody.
     fn silent(&self) -> bool {
         false
     }
@@ -389,6 +389,6 @@ pub trait Decider {
     /// A connection turned out to be neither HTTP/1 nor HTTP/2 and passes as opaque TCP; `server_name` is what a TLS client
     /// asked for.
     fn opaque(&mut self, link: LinkId, server_name: Option<&str>);
-    /// The first bytes passed on an opaque connection: calls on it cannot be seen.
+    /// The application said something on an opaque connection: calls on it cannot be seen.
     fn unseen(&mut self, _link: LinkId, _server_name: Option<&str>) {}
 }

@@ -11,7 +11,7 @@ use crate::tls::{self, Hello};
 pub(super) struct Link {
     out: Output,
     peeked: Peeked,
-    /// Bytes have come, from either side.
+    /// The application has said something.
     spoken: bool,
 }
 
@@ -56,7 +56,6 @@ impl Editor for Link {
     }
 
     fn upstream_bytes(&mut self, input: &[u8], _: &mut dyn Interceptor) {
-        self.spoken |= !input.is_empty();
         self.stop_peeking();
         self.out.to_app.extend_from_slice(input);
     }
@@ -175,11 +174,11 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_silent_until_somebody_speaks_though_somebody_has_ended() {
+    fn a_connection_is_silent_until_the_application_speaks_whoever_greets_it() {
         let mut link = Link::default();
-        link.app_end(PeerEnd::Eof, &mut Nobody);
-        assert!(link.opaque() && link.silent());
         link.upstream_bytes(b"220 ready\r\n", &mut Nobody);
+        assert!(link.opaque() && link.silent());
+        link.app_bytes(b"EHLO c\r\n", &mut Nobody);
         assert!(!link.silent());
     }
 }

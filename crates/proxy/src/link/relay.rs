@@ -50,7 +50,7 @@ pub(super) struct Relay {
     called: bool,
     /// The decider knows that the link is opaque.
     counted: bool,
-    /// It knows that something passed on it.
+    /// It knows that the application said something on it.
     named: bool,
     /// When the editor was last called, or the connection was accepted.
     active: Instant,
