@@ -1,8 +1,9 @@
 //! Spans on their way to the collector: OTLP over HTTP, batched, bounded (design §3.9, §3.11).
 //!
-//! Traffic never waits for the collector. The buffer holds at most [`CAPACITY`] spans; what does not fit, and what the
-//! collector does not take, is lost and counted, in total and for each round, so that its executions are known to be
-//! incomplete. A flush is answered when every span recorded before it has been accepted or counted lost.
+//! Traffic never waits for the collector. A span is encoded at once, while what it says is at hand, into the batch with
+//! which it will leave. The buffer holds at most [`CAPACITY`] spans; what does not fit, and what the collector does not
+//! take, is lost and counted, in total and for each round, so that its executions are known to be incomplete. A flush is
+//! answered when every span recorded before it has been accepted or counted lost.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use aftershock_core::id::Token;
-use aftershock_core::otlp;
+use aftershock_core::otlp::{self, Batch};
 use aftershock_core::span::CallSpan;
 use aftershock_core::wire::TRACES_PATH;
 use aftershock_trust::{Endpoint, TrustError};
@@ -46,10 +47,33 @@ pub struct Tally {
     pub lost_of: BTreeMap<Token, u64>,
 }
 
+/// Encoded spans that leave together.
+#[derive(Debug, Default)]
+struct Packed {
+    batch: Batch,
+    /// How many of them belong to each round, in the order in which those came.
+    rounds: Vec<(Token, u64)>,
+}
+
+impl Packed {
+    fn push(&mut self, span: &CallSpan) {
+        self.batch.push(span);
+        match self.rounds.iter_mut().rev().find(|(token, _)| *token == span.token) {
+            Some((_, spans)) => *spans += 1,
+            None => self.rounds.push((span.token, 1)),
+        }
+    }
+}
+
 /// Spans that wait, and flushes that wait for them.
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: VecDeque<CallSpan>,
+    /// In order; all but the last are full.
+    waiting: VecDeque<Packed>,
+    /// How many spans those are.
+    spans: usize,
+    /// The memory of a batch that has left: under load the next one is as large.
+    spare: Vec<u8>,
     tally: Tally,
     /// Spans that were ever put into `waiting`.
     queued: u64,
@@ -61,10 +85,25 @@ struct Queue {
 }
 
 impl Queue {
-    fn lose(&mut self, token: Token) {
-        self.tally.lost += 1;
+    fn put(&mut self, span: &CallSpan) {
+        if self.spans >= CAPACITY {
+            return self.lose(span.token, 1);
+        }
+        if self.waiting.back().is_none_or(|last| last.batch.len() >= BATCH) {
+            let batch = Batch::reusing(std::mem::take(&mut self.spare));
+            self.waiting.push_back(Packed { batch, rounds: Vec::new() });
+        }
+        if let Some(last) = self.waiting.back_mut() {
+            last.push(span);
+            self.spans += 1;
+            self.queued += 1;
+        }
+    }
+
+    fn lose(&mut self, token: Token, spans: u64) {
+        self.tally.lost += spans;
         if !token.is_zero() {
-            *self.tally.lost_of.entry(token).or_default() += 1;
+            *self.tally.lost_of.entry(token).or_default() += spans;
         }
     }
 }
@@ -80,16 +119,10 @@ impl Spans {
     /// Record spans.
     pub fn push(&self, spans: impl IntoIterator<Item = CallSpan>) {
         let mut queue = self.queue.borrow_mut();
-        let was_empty = queue.waiting.is_empty();
-        for span in spans {
-            if queue.waiting.len() < CAPACITY {
-                queue.queued += 1;
-                queue.waiting.push_back(span);
-            } else {
-                queue.lose(span.token);
-            }
-        }
-        if was_empty || queue.waiting.len() >= BATCH {
+        let before = queue.spans;
+        spans.into_iter().for_each(|span| queue.put(&span));
+        // Who waits for company is told of the first, and when it is enough.
+        if (before == 0 && queue.spans > 0) || (before < BATCH && queue.spans >= BATCH) {
             self.wake.notify_one();
         }
     }
@@ -145,15 +178,16 @@ impl Spans {
         self.wake.notify_one();
     }
 
-    fn take_batch(&self) -> Vec<CallSpan> {
+    fn take_batch(&self) -> Packed {
         let mut queue = self.queue.borrow_mut();
-        let count = queue.waiting.len().min(BATCH);
-        queue.waiting.drain(..count).collect()
+        let packed = queue.waiting.pop_front().unwrap_or_default();
+        queue.spans -= packed.batch.len();
+        packed
     }
 
     fn is_urgent(&self) -> bool {
         let queue = self.queue.borrow();
-        queue.stopped || !queue.flushes.is_empty() || queue.waiting.len() >= BATCH
+        queue.stopped || !queue.flushes.is_empty() || queue.spans >= BATCH
     }
 
     fn is_empty(&self) -> bool {
@@ -164,14 +198,23 @@ impl Spans {
         self.queue.borrow().stopped
     }
 
-    fn settle(&self, batch: &[CallSpan], accepted: bool) {
+    /// Spans of these rounds have been accepted or lost.
+    fn settle(&self, rounds: &[(Token, u64)], accepted: bool) {
         let mut queue = self.queue.borrow_mut();
-        queue.settled += batch.len() as u64;
-        if accepted {
-            queue.tally.exported += batch.len() as u64;
-        } else {
-            batch.iter().for_each(|span| queue.lose(span.token));
+        for (token, spans) in rounds {
+            queue.settled += spans;
+            if accepted {
+                queue.tally.exported += spans;
+            } else {
+                queue.lose(*token, *spans);
+            }
         }
+    }
+
+    /// The memory of a batch that has left is of use only where batches are full: idle, nothing is kept.
+    fn reuse(&self, body: Bytes, spans: usize) {
+        let memory = body.try_into_mut().ok().filter(|_| spans >= BATCH);
+        self.queue.borrow_mut().spare = memory.map(Vec::from).unwrap_or_default();
     }
 
     /// Export until stopped. `settled` is called whenever flushes may be done.
@@ -190,9 +233,12 @@ impl Spans {
                 // More spans may come; a flush does not wait for them.
                 let _ = tokio::time::timeout(PAUSE, self.until_urgent()).await;
             }
-            let batch = self.take_batch();
-            let accepted = collector.send_patiently(&batch).await;
-            self.settle(&batch, accepted);
+            let Packed { batch, rounds } = self.take_batch();
+            let spans = batch.len();
+            let body = Bytes::from(batch.finish());
+            let accepted = collector.send_patiently(&body, spans).await;
+            self.reuse(body, spans);
+            self.settle(&rounds, accepted);
             settled();
         }
     }
@@ -240,8 +286,7 @@ struct Collector {
 
 impl Collector {
     /// Whether the batch was accepted, after a few tries.
-    async fn send_patiently(&mut self, batch: &[CallSpan]) -> bool {
-        let body = Bytes::from(otlp::encode(batch));
+    async fn send_patiently(&mut self, body: &Bytes, spans: usize) -> bool {
         let mut waits = RETRIES.iter();
         loop {
             let sent = tokio::time::timeout(TIMEOUT, self.send(body.clone())).await;
@@ -253,7 +298,7 @@ impl Collector {
             match waits.next().filter(|_| error.may_pass()) {
                 Some(wait) => tokio::time::sleep(*wait).await,
                 None => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, spans = batch.len(), "spans are lost");
+                    tracing::warn!(error = &error as &dyn std::error::Error, spans, "spans are lost");
                     return false;
                 }
             }
@@ -302,6 +347,8 @@ impl Collector {
 
 #[cfg(test)]
 mod tests {
+    use aftershock_core::id::CallId;
+
     use super::*;
     use crate::sidecar::testing::any_span;
 
@@ -324,16 +371,36 @@ mod tests {
         assert_eq!(spans.flushed(), [1], "nothing was recorded");
         spans.push((0..3).map(|_| any_span(Token(0))));
         spans.flush(2);
-        let batch = spans.take_batch();
+        let first = spans.take_batch();
         spans.push([any_span(Token(0))]);
         spans.flush(3);
         assert!(spans.flushed().is_empty());
-        spans.settle(&batch, false);
+        spans.settle(&first.rounds, false);
         assert_eq!(spans.flushed(), [2], "lost counts as dealt with");
-        let batch = spans.take_batch();
-        spans.settle(&batch, true);
+        let second = spans.take_batch();
+        spans.settle(&second.rounds, true);
         assert_eq!(spans.flushed(), [3]);
         let tally = spans.tally(&[]);
         assert_eq!((tally.exported, tally.lost), (1, 3));
+    }
+
+    #[test]
+    fn batches_are_full_but_for_the_last_and_hold_the_spans_in_order() {
+        let spans = Spans::default();
+        let span = |call| CallSpan { call: CallId(call), ..any_span(Token(call % 3)) };
+        let all: Vec<CallSpan> = (0..2 * BATCH as u64 + 7).map(span).collect();
+        spans.push(all.iter().cloned());
+        let mut sent = Vec::new();
+        for expected in [BATCH, BATCH, 7] {
+            let packed = spans.take_batch();
+            assert_eq!(packed.batch.len(), expected);
+            assert_eq!(packed.rounds.iter().map(|(_, spans)| spans).sum::<u64>(), expected as u64);
+            let body = Bytes::from(packed.batch.finish());
+            sent.extend(otlp::decode(&body).unwrap().spans);
+            spans.reuse(body, expected);
+            assert_eq!(spans.queue.borrow().spare.capacity() > 0, expected == BATCH, "what is idle keeps nothing");
+        }
+        assert_eq!(sent, all);
+        assert!(spans.is_empty() && spans.queue.borrow().spans == 0);
     }
 }

@@ -41,6 +41,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Instant;
@@ -103,7 +104,7 @@ pub struct Sidecar {
     executions: Executions,
     calls: Calls,
     departed: DepartedCalls,
-    links: BTreeMap<LinkId, Link>,
+    links: HashMap<LinkId, Link>,
     last_link: u64,
     /// The next address of each outbound listener.
     turns: Vec<usize>,
@@ -130,6 +131,8 @@ pub struct Sidecar {
     spans: Vec<CallSpan>,
     /// What it knew of the time when it was last called.
     now: Option<Instant>,
+    /// The wall clock at that time, once it was asked.
+    unix_nanos: Cell<Option<u64>>,
 }
 
 impl fmt::Debug for Sidecar {
@@ -160,7 +163,7 @@ impl Sidecar {
             keys: Keyring::default(),
             rounds: Rounds::default(),
             executions: Executions::default(),
-            links: BTreeMap::new(),
+            links: HashMap::default(),
             last_link: 0,
             exchanges: HashMap::default(),
             timers: BTreeMap::new(),
@@ -177,6 +180,7 @@ impl Sidecar {
             outbox: Vec::new(),
             spans: Vec::new(),
             now: None,
+            unix_nanos: Cell::new(None),
         }
     }
 
@@ -216,7 +220,7 @@ impl Sidecar {
     /// A word of the controller, at `now`. [`FromController::Flush`] is the exporter's business and does nothing here;
     /// [`FromController::Refused`] ends the connection, not the brain.
     pub fn on_control(&mut self, word: FromController, now: Instant) {
-        self.now = Some(now);
+        self.set_now(now);
         match word {
             FromController::Welcome { keys, registry, late, .. } => {
                 self.keys = keys;
@@ -281,7 +285,7 @@ impl Sidecar {
 
     /// Time has come to `now`: leases and deadlines that have passed take effect.
     pub fn on_time(&mut self, now: Instant) {
-        self.now = Some(now);
+        self.set_now(now);
         for token in self.rounds.lapsed(now) {
             self.disarm(token);
             self.rounds.remove(token);
@@ -329,7 +333,17 @@ impl Sidecar {
 
     /// The spans of calls that ended since the last call.
     pub fn take_spans(&mut self) -> Vec<CallSpan> {
-        std::mem::take(&mut self.spans)
+        self.drain_spans().collect()
+    }
+
+    /// The same one by one, in memory that stays.
+    pub(crate) fn drain_spans(&mut self) -> impl Iterator<Item = CallSpan> + '_ {
+        self.spans.drain(..)
+    }
+
+    /// Whether [`Sidecar::take_spans`] would return anything.
+    pub(crate) fn has_spans(&self) -> bool {
+        !self.spans.is_empty()
     }
 
     /// Rounds that are live here.
@@ -370,9 +384,23 @@ impl Sidecar {
         CallId(self.draw())
     }
 
+    /// The wall clock's time, read once for all that happens at one instant.
+    fn unix_nanos(&self) -> u64 {
+        let read = self.unix_nanos.get().unwrap_or_else(|| (self.wall)());
+        self.unix_nanos.set(Some(read));
+        read
+    }
+
+    /// It is `now`.
+    fn set_now(&mut self, now: Instant) {
+        if self.now.replace(now) != Some(now) {
+            self.unix_nanos.set(None);
+        }
+    }
+
     /// Now, at a clock value.
     fn stamp_at(&self, clock: u64) -> Stamp {
-        Stamp { clock, unix_nanos: (self.wall)() }
+        Stamp { clock, unix_nanos: self.unix_nanos() }
     }
 
     fn gap(&self, kind: GapKind) -> Gap {
@@ -442,7 +470,7 @@ impl Decider for Sidecar {
     }
 
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
-        self.now = Some(now);
+        self.set_now(now);
         self.calls.expire(now);
         self.departed.expire(now);
         call(&mut points::Points { sidecar: self, link, now });

@@ -42,6 +42,12 @@ struct Source {
 }
 
 impl Batch {
+    /// An empty request in memory that another one had.
+    pub fn reusing(mut memory: Vec<u8>) -> Self {
+        memory.clear();
+        Batch { wire: Wire(memory), ..Batch::default() }
+    }
+
     /// Adds a span. Spans of one sidecar that follow each other share its resource.
     pub fn push(&mut self, span: &CallSpan) {
         match &self.source {

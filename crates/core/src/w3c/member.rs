@@ -80,7 +80,7 @@ impl FromStr for Member {
 }
 
 /// The length of a value without zeros.
-const LENGTH: usize = "1-0123456789abcdef-0123456789abcdef-0123456789abcdef-01234567".len();
+pub(super) const LENGTH: usize = "1-0123456789abcdef-0123456789abcdef-0123456789abcdef-01234567".len();
 
 impl Member {
     /// Appends the value, without `aft=`. Every request that passes a sidecar has one written.

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{Member, MemberError, trim_ows};
+use super::{Member, MemberError, member, trim_ows};
 
 /// The most members of a list (§3.3.1.1).
 const MAX_MEMBERS: usize = 32;
@@ -96,6 +96,27 @@ impl<'a> TraceState<'a> {
         let mut text = [Member::KEY, "="].concat().into_bytes();
         member.write(&mut text);
         self.put_first(Member::KEY, text);
+    }
+
+    /// The value of the list with our member at its left: what [`TraceState::set_member`] and [`TraceState::value`] make of
+    /// a copy, which is needed only where the limits are in the way.
+    pub fn with_member(&self, ours: &Member) -> Vec<u8> {
+        let others = || self.members.iter().filter(|other| !self.malformed && !has_key(other, Member::KEY));
+        let length = others().map(|other| other.len() + 1).sum::<usize>() + Member::KEY.len() + 1 + member::LENGTH;
+        if length > MAX_LENGTH || self.members.len() >= MAX_MEMBERS {
+            let mut state = self.clone();
+            state.set_member(ours);
+            return state.value().unwrap_or_default();
+        }
+        let mut text = Vec::with_capacity(length);
+        text.extend_from_slice(Member::KEY.as_bytes());
+        text.push(b'=');
+        ours.write(&mut text);
+        for other in others() {
+            text.push(b',');
+            text.extend_from_slice(other);
+        }
+        text
     }
 
     fn put_first(&mut self, key: &str, member: Vec<u8>) {

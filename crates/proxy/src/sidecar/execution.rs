@@ -4,12 +4,12 @@
 //! [`MAX_PER_TOKEN`] executions; the one idle for longest is evicted first, one with an open call never: so no parked and
 //! no asking message loses its execution. Who evicts says so: the round is told, and marks what follows.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::collections::{BTreeSet, VecDeque};
 
 use aftershock_core::evidence::{Gap, Gaps, Knowledge};
 use aftershock_core::id::{CallId, ExecutionId, Token};
 use aftershock_core::w3c::Member;
+use foldhash::HashMap;
 
 use super::call::ExchangeId;
 use super::rules::Progress;
@@ -31,11 +31,6 @@ impl Key {
     pub(crate) fn of(member: &Member) -> Self {
         Key { token: member.token, execution: member.execution }
     }
-
-    /// Every key of a token.
-    fn all(token: Token) -> RangeInclusive<Self> {
-        Key { token, execution: ExecutionId(0) }..=Key { token, execution: ExecutionId(u64::MAX) }
-    }
 }
 
 /// One execution, as known here.
@@ -54,7 +49,7 @@ pub(crate) struct Execution {
     /// The place of its first message here among all executions.
     pub(crate) born: u64,
     open: usize,
-    /// When it became idle, if it is; the key in `Held::idle`.
+    /// When it became idle, if it is; as in `Held::idle`.
     idle: Option<u64>,
     seen: BTreeSet<CallId>,
 }
@@ -111,14 +106,39 @@ impl Execution {
 #[derive(Debug, Default)]
 struct Held {
     count: usize,
-    idle: BTreeMap<u64, ExecutionId>,
+    /// Those that became idle, the first one first. Of one that was not idle all the time since, the entry is void.
+    idle: VecDeque<(u64, ExecutionId)>,
+}
+
+impl Held {
+    /// Whether an entry is of an execution that has been idle since.
+    fn is_idle(all: &HashMap<Key, Box<Execution>>, token: Token, (since, execution): (u64, ExecutionId)) -> bool {
+        all.get(&Key { token, execution }).is_some_and(|found| found.idle == Some(since))
+    }
+
+    /// Forget the execution that is idle for longest; whether there was one.
+    fn evict(&mut self, token: Token, all: &mut HashMap<Key, Box<Execution>>) -> bool {
+        while let Some(oldest) = self.idle.pop_front() {
+            if Held::is_idle(all, token, oldest) {
+                return all.remove(&Key { token, execution: oldest.1 }).is_some();
+            }
+        }
+        false
+    }
+
+    /// Throw away what is void before it is most of the list.
+    fn tidy(&mut self, token: Token, all: &HashMap<Key, Box<Execution>>) {
+        if self.idle.len() > 2 * self.count + 64 {
+            self.idle.retain(|entry| Held::is_idle(all, token, *entry));
+        }
+    }
 }
 
 /// All executions known here.
 #[derive(Debug)]
 pub(crate) struct Executions {
-    all: BTreeMap<Key, Box<Execution>>,
-    held: BTreeMap<Token, Held>,
+    all: HashMap<Key, Box<Execution>>,
+    held: HashMap<Token, Held>,
     clock: u64,
     /// Most executions held for one live token.
     pub(crate) most: usize,
@@ -126,7 +146,7 @@ pub(crate) struct Executions {
 
 impl Default for Executions {
     fn default() -> Self {
-        Executions { all: BTreeMap::new(), held: BTreeMap::new(), clock: 0, most: MAX_PER_TOKEN }
+        Executions { all: HashMap::default(), held: HashMap::default(), clock: 0, most: MAX_PER_TOKEN }
     }
 }
 
@@ -141,7 +161,9 @@ impl Executions {
 
     /// The executions of `token`, in the order of their ids.
     pub(crate) fn of(&self, token: Token) -> Vec<Key> {
-        self.all.range(Key::all(token)).map(|(key, _)| *key).collect()
+        let mut keys: Vec<Key> = self.all.keys().filter(|key| key.token == token).copied().collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// The place that the next new execution will have.
@@ -151,17 +173,17 @@ impl Executions {
 
     /// Executions of `token` outlive their last call from now on.
     pub(crate) fn hold(&mut self, token: Token) {
-        let count = self.all.range(Key::all(token)).count();
-        self.held.entry(token).or_insert(Held { count, idle: BTreeMap::new() });
+        let count = self.all.keys().filter(|key| key.token == token).count();
+        self.held.entry(token).or_insert(Held { count, idle: VecDeque::new() });
     }
 
     /// Executions of `token` end with their last call from now on; those that have none end now.
     pub(crate) fn release(&mut self, token: Token) {
         if self.held.remove(&token).is_some() {
-            self.all.retain(|key, execution| key.token != token || execution.open > 0);
-            for (_, execution) in self.all.range_mut(Key::all(token)) {
-                execution.idle = None;
-            }
+            self.all.retain(|key, execution| {
+                execution.idle = execution.idle.filter(|_| key.token != token);
+                key.token != token || execution.open > 0
+            });
         }
     }
 
@@ -171,12 +193,9 @@ impl Executions {
         if !self.all.contains_key(&key) {
             self.clock += 1;
             if let Some(held) = self.held.get_mut(&key.token) {
-                if held.count >= self.most
-                    && let Some((_, oldest)) = held.idle.pop_first()
-                {
-                    self.all.remove(&Key { token: key.token, execution: oldest });
-                    held.count -= 1;
-                    evicted = true;
+                if held.count >= self.most {
+                    evicted = held.evict(key.token, &mut self.all);
+                    held.count -= usize::from(evicted);
                 }
                 held.count += 1;
             }
@@ -184,9 +203,7 @@ impl Executions {
         }
         let execution = self.all.get_mut(&key).expect("it was there or has been put there");
         execution.open += 1;
-        if let (Some(since), Some(held)) = (execution.idle.take(), self.held.get_mut(&key.token)) {
-            held.idle.remove(&since);
-        }
+        execution.idle = None;
         (execution, evicted)
     }
 
@@ -201,7 +218,8 @@ impl Executions {
             Some(held) => {
                 self.clock += 1;
                 execution.idle = Some(self.clock);
-                held.idle.insert(self.clock, key.execution);
+                held.idle.push_back((self.clock, key.execution));
+                held.tidy(key.token, &self.all);
             }
             None => {
                 self.all.remove(&key);
@@ -212,5 +230,48 @@ impl Executions {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.all.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Of the executions that have no open call, the one goes that is idle for longest.
+        #[test]
+        fn whoever_is_idle_for_longest_goes_first(
+            steps in prop::collection::vec((0..12u64, any::<bool>()), 0..400), most in 1..6usize,
+        ) {
+            let token = Token(1);
+            let mut executions = Executions { most, ..Executions::default() };
+            executions.hold(token);
+            // Open calls, and when it became idle, of those that are known.
+            let mut model: BTreeMap<u64, (u32, usize)> = BTreeMap::new();
+            for (at, (execution, enters)) in steps.into_iter().enumerate() {
+                let key = Key { token, execution: ExecutionId(execution) };
+                if enters {
+                    let new = !model.contains_key(&execution);
+                    let idle = model.iter().filter(|(_, (open, _))| *open == 0);
+                    let oldest = idle.min_by_key(|(_, (_, since))| *since).map(|(execution, _)| *execution);
+                    let evicts = oldest.filter(|_| new && model.len() >= most);
+                    prop_assert_eq!(executions.enter(key).1, evicts.is_some());
+                    evicts.map(|execution| model.remove(&execution));
+                    model.entry(execution).or_default().0 += 1;
+                } else if let Some((open, since)) = model.get_mut(&execution).filter(|(open, _)| *open > 0) {
+                    executions.leave(key);
+                    (*open, *since) = (*open - 1, at);
+                }
+                let known: Vec<u64> = executions.of(token).iter().map(|key| key.execution.0).collect();
+                prop_assert_eq!(known, model.keys().copied().collect::<Vec<_>>());
+                prop_assert!(executions.held[&token].idle.len() <= 2 * model.len() + 64);
+            }
+            executions.release(token);
+            prop_assert_eq!(executions.len(), model.values().filter(|(open, _)| *open > 0).count());
+        }
     }
 }

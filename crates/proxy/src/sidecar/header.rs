@@ -216,9 +216,7 @@ impl<'a> Arriving<'a> {
     }
 
     fn set_state(&self, member: &Member, edits: &mut Edits) {
-        let mut state = self.state.clone();
-        state.set_member(member);
-        edits.push(value_edit(TRACESTATE, state.value()));
+        edits.push(value_edit(TRACESTATE, Some(self.state.with_member(member))));
     }
 
     fn clear_state(&self, edits: &mut Edits) {

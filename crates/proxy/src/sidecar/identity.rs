@@ -37,10 +37,11 @@ pub(super) struct Identity {
     pub(super) edits: Edits,
 }
 
-/// What a request is to this sidecar.
+/// What a request is to this sidecar. Nearly all are calls.
+#[expect(clippy::large_enum_variant, reason = "it is looked at once, by whoever asked")]
 pub(super) enum Identified {
     /// A call, associated or not.
-    Call(Box<Identity>),
+    Call(Identity),
     /// None of its business: it passes, with these edits.
     Passes(Edits),
 }
@@ -57,7 +58,8 @@ impl Sidecar {
         if execution.trace_id == 0 {
             execution.trace_id = identity.trace_id;
         }
-        if side == Side::Callee {
+        // The ids that others minted may come again; those minted here come with no valid tag.
+        if side == Side::Callee && identity.hop == HopSent::Evidence {
             execution.saw(identity.id);
         }
         if let Some(knowledge) = &identity.brought {
@@ -65,7 +67,8 @@ impl Sidecar {
         }
         if evicted {
             self.evicted(key.token, born);
-        } else if self.rounds.get(key.token).is_some_and(|round| round.until.is_some()) {
+        }
+        if self.rounds.get(key.token).is_some_and(|round| round.until.is_some()) {
             identity.gaps.push(GapKind::Number);
         }
         for kind in &identity.gaps {
@@ -82,9 +85,9 @@ impl Sidecar {
                 "too many executions of one round: the oldest are forgotten, rules no longer act on new ones"
             );
             round.until = Some(born);
-        }
-        for key in self.executions.of(token) {
-            self.set_gap(key, GapKind::Number);
+            for key in self.executions.of(token) {
+                self.set_gap(key, GapKind::Number);
+            }
         }
     }
 
@@ -176,7 +179,7 @@ impl Sidecar {
         };
         let correlations = self.correlations_after(arriving, &identity.edits);
         self.calls.begin_inbound(identity.id, identity.key, correlations);
-        Identified::Call(Box::new(identity))
+        Identified::Call(identity)
     }
 
     /// Give the application its member, where there is room for it.
@@ -291,7 +294,7 @@ impl Sidecar {
                 return Identified::Passes(edits);
             }
             Outbound::Unassociated => {
-                return Identified::Call(Box::new(self.unassociated(arriving, head, way, edits)));
+                return Identified::Call(self.unassociated(arriving, head, way, edits));
             }
             Outbound::Of { key, parent, step } => (key, parent, step),
         };
@@ -321,7 +324,7 @@ impl Sidecar {
         if rests_on_member {
             self.calls.begin_outbound(call, Some(key), arriving.correlations.clone());
         }
-        Identified::Call(Box::new(Identity {
+        Identified::Call(Identity {
             key: Some(key),
             id: call,
             parent,
@@ -334,7 +337,7 @@ impl Sidecar {
             gaps,
             brought: None,
             edits,
-        }))
+        })
     }
 
     /// A call of no execution that is known: forwarded, marked for a callee with a sidecar. Where a rule speaks of such

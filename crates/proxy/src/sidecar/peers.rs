@@ -204,18 +204,21 @@ impl Apis {
 
 /// Whether the outcome of a request's answer stands in its trailers.
 pub(crate) fn is_grpc(head: &RequestHead<'_>) -> bool {
-    let content_type = head.fields.text("content-type").and_then(|text| text.strip_prefix("application/grpc"));
-    head.protocol == Protocol::Http2
-        && head.method == "POST"
-        && content_type.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+    let is_type = |text: &str| {
+        let rest = text.strip_prefix("application/grpc");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+    };
+    head.protocol == Protocol::Http2 && head.method == "POST" && head.fields.text("content-type").is_some_and(is_type)
 }
 
 /// Whether a request is a health probe, which is neither faulted nor counted. The configured paths are those of the
 /// service itself.
 pub(crate) fn is_probe(head: &RequestHead<'_>, config: &Config, inbound: bool) -> bool {
-    let path = head.path.split('?').next().unwrap_or_default();
-    let kubelet = head.fields.text("user-agent").is_some_and(|agent| agent.starts_with("kube-probe/"));
-    kubelet || path.starts_with("/grpc.health.v1.Health/") || (inbound && config.health_paths.contains(path))
+    let is_configured = || config.health_paths.contains(head.path.split('?').next().unwrap_or_default());
+    let mut agents = head.fields.all("user-agent");
+    agents.next().is_some_and(|agent| agent.starts_with(b"kube-probe/"))
+        || head.path.starts_with("/grpc.health.v1.Health/")
+        || (inbound && !config.health_paths.is_empty() && is_configured())
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl Sidecar {
             Some(way) => self.identify_outbound(&arriving, head, way, probe),
         };
         let mut identity = match identity {
-            Identified::Call(identity) => *identity,
+            Identified::Call(identity) => identity,
             Identified::Passes(mut edits) => {
                 edits.extend(host);
                 self.exchanges.insert(id, Exchange { edits, call: None });
@@ -584,8 +584,8 @@ impl Sidecar {
         if call.record {
             let execution = key.and_then(|key| self.executions.get(key));
             let gaps = execution.map(|execution| execution.knowledge.evidence.gaps().clone()).unwrap_or_default();
-            let recorder =
-                Recorder { service: &self.config.service, observer: self.observer, gaps, unix_nanos: (self.wall)() };
+            let unix_nanos = self.unix_nanos();
+            let recorder = Recorder { service: &self.config.service, observer: self.observer, gaps, unix_nanos };
             self.spans.push(span(*call, how, recorder));
         }
         if let Some(key) = key {

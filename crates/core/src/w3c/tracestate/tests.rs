@@ -254,3 +254,16 @@ proptest! {
         prop_assert!(!TraceState::parse([&value]).is_malformed());
     }
 }
+
+proptest! {
+    #[test]
+    fn the_value_with_our_member_is_that_of_a_list_in_which_it_was_set(
+        members in proptest::collection::vec("aft=[a-z]{1,3}|[a-z]{1,3}=[ -+]{0,5}|[a-z]{1,9}=[0-9]{1,140}", 0..40),
+    ) {
+        let line = members.join(",");
+        let state = TraceState::parse([&line]);
+        let mut set = state.clone();
+        set.set_member(&ours(5));
+        prop_assert_eq!(Some(state.with_member(&ours(5))), set.value());
+    }
+}
