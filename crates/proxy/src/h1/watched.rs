@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::body::{Body, End, Piece, walk};
 use super::responses::{Download, Kept};
-use super::{MAX_HEAD, Malformed, Scan};
+use super::{MAX_KEPT, Malformed, Scan};
 use crate::exchange::{Mark, Refusal};
 use crate::marks::{Cursor, Messages};
 
@@ -28,7 +28,7 @@ impl Withheld {
 
     /// Framing counts too: chunks of one byte must not be a way to make us keep thousands of times the limit.
     fn is_full(&self) -> bool {
-        self.payload > self.limit || self.bytes.len() > self.limit.saturating_mul(2).saturating_add(MAX_HEAD)
+        self.payload > self.limit || self.bytes.len() > self.limit.saturating_mul(2).saturating_add(MAX_KEPT)
     }
 
     /// Keeps as much of the body as there is, up to its end or just beyond the limit; how many bytes.
