@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-enum LinkError {
+pub(crate) enum LinkError {
     #[error("cannot connect to the controller")]
     Io(#[from] io::Error),
     #[error("the controller does not speak HTTP as expected")]
@@ -180,14 +180,20 @@ async fn say(writer: &mut (impl AsyncWrite + Unpin), words: &[FromSidecar]) -> R
 
 /// Complete lines of what was read, each of at most [`MAX_LINE`] bytes.
 #[derive(Debug, Default)]
-struct Lines {
+pub(crate) struct Lines {
     buffer: BytesMut,
     /// How much of it has no line end.
     searched: usize,
 }
 
 impl Lines {
-    fn next(&mut self) -> Result<Option<BytesMut>, LinkError> {
+    /// Bytes that came, for fuzzing; the connection reads into the buffer itself.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn read(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Option<BytesMut>, LinkError> {
         let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
             self.searched = self.buffer.len();
             return if self.searched > MAX_LINE { Err(LinkError::Line) } else { Ok(None) };

@@ -129,6 +129,15 @@ struct Inbound {
     ended: bool,
 }
 
+/// How many bytes an editor keeps.
+#[cfg(any(test, feature = "fuzzing"))]
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) app: usize,
+    pub(crate) upstream: usize,
+    pub(crate) withheld: usize,
+}
+
 impl Inbound {
     /// Puts back what was not taken of `bytes`, in front of nothing.
     fn keep(&mut self, mut bytes: BytesMut, taken: usize) {
@@ -200,6 +209,16 @@ impl Link {
             opaque: false,
             drain: Drain::No,
         }
+    }
+
+    /// How much is kept of what came.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn held(&self) -> Held {
+        let withheld = match &self.download {
+            Download::Withheld(withheld) => withheld.bytes.len(),
+            _ => 0,
+        };
+        Held { app: self.app.pending.len(), upstream: self.upstream.pending.len(), withheld }
     }
 
     /// Goes on wherever what happened last has removed an obstacle, until nothing moves.

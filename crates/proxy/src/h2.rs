@@ -47,7 +47,7 @@ mod connection;
 mod deliver;
 mod faults;
 mod flow;
-mod frame;
+pub(crate) mod frame;
 mod head;
 mod ids;
 mod requests;
@@ -251,6 +251,18 @@ impl Link {
             block: Vec::new(),
             out: Output::default(),
         }
+    }
+
+    /// Octets that are kept each way.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn kept(&self) -> [usize; 2] {
+        [self.kept_up, self.kept_down]
+    }
+
+    /// Whether no stream is open.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.streams.is_empty()
     }
 
     /// The peer whose frames travel `way`.

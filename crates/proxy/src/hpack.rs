@@ -9,7 +9,7 @@
 
 mod decoder;
 mod encoder;
-mod huffman;
+pub(crate) mod huffman;
 mod table;
 
 pub use decoder::Decoder;

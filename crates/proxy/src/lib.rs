@@ -6,6 +6,9 @@ pub mod control_link;
 pub mod detect;
 pub mod exchange;
 pub mod export;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod h1;
 pub mod h2;
 pub mod hpack;

@@ -25,7 +25,7 @@ mod counters;
 mod execution;
 mod fault;
 mod forgotten;
-mod header;
+pub(crate) mod header;
 mod identity;
 mod late;
 mod parking;
@@ -195,6 +195,21 @@ impl Sidecar {
     #[doc(hidden)]
     pub fn remember_at_most(&mut self, calls: usize) {
         self.calls.most = calls;
+    }
+
+    /// What is left of traffic that is over, by name; nothing, if there are no links and no live rounds.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn remains(&self) -> Vec<&'static str> {
+        let left = [
+            ("links", !self.links.is_empty()),
+            ("exchanges", !self.exchanges.is_empty()),
+            ("messages asked about", !self.asking.is_empty()),
+            ("an act", self.acting.is_some()),
+            ("acts to be confirmed", !self.resuming.is_empty()),
+            ("messages to go on", !self.ready.is_empty()),
+            ("messages on hold", !self.holding.is_empty()),
+        ];
+        left.into_iter().filter(|(_, is_left)| *is_left).map(|(name, _)| name).collect()
     }
 
     /// This process start.
