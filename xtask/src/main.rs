@@ -6,6 +6,7 @@ mod bench;
 mod ci;
 mod dist;
 mod exactness;
+mod fuzz;
 mod overhead;
 mod peers;
 mod run;
@@ -43,6 +44,7 @@ enum Command {
         check: bool,
     },
     Exactness(exactness::Exactness),
+    Fuzz(fuzz::Fuzz),
     Soak(soak::Soak),
     /// Build the sidecar as it ships, one static file, and check that it is that.
     Dist,
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Command::Soak(soak) => soak::run(&soak),
         Command::Dist => dist::run(),
         Command::Exactness(exactness) => exactness::run(&exactness),
+        Command::Fuzz(fuzz) => fuzz::run(&fuzz),
         Command::Bench { what } => bench::run(&what),
     };
     match done {

@@ -238,7 +238,9 @@ impl World {
                     let names = ["tracestate", "baggage", HEADER, "traceparent", "b3", "uberctx-aft"];
                     text.push_str(names[usize::from(choice) % names.len()]);
                     text.push_str(": ");
-                    text.extend(input.piece().iter().map(|byte| char::from(byte & 0x7f)).filter(char::is_ascii_graphic));
+                    text.extend(
+                        input.piece().iter().map(|byte| char::from(byte & 0x7f)).filter(char::is_ascii_graphic),
+                    );
                 }
             }
             text.push_str("\r\n");
@@ -359,8 +361,10 @@ impl World {
             assert!(connection.came_up.starts_with(&connection.went_up), "without keys everything passes as it came");
         }
         // What an application, or the next sidecar, gets to see of ours.
-        let text = String::from_utf8_lossy(if connection.inbound { &connection.went_up } else { &connection.went_down });
-        let other = String::from_utf8_lossy(if connection.inbound { &connection.went_down } else { &connection.went_up });
+        let text =
+            String::from_utf8_lossy(if connection.inbound { &connection.went_up } else { &connection.went_down });
+        let other =
+            String::from_utf8_lossy(if connection.inbound { &connection.went_down } else { &connection.went_up });
         for line in text.lines().chain(other.lines()) {
             let ours = ["tracestate:", "traceparent:", "aftershock-hop:", "baggage:", "uberctx-aft:"];
             if ours.iter().any(|name| line.starts_with(name)) && !self.seen.iter().any(|known| known == line) {

@@ -99,7 +99,9 @@ pub(super) fn act(choice: u8) -> Act {
         2 => Act::Reset { code: 2, connection: false },
         3 => Act::Reset { code: 8, connection: true },
         4 => Act::Answer(Box::new(made(503, &[("x-made", "yes")], b"no", false))),
-        5 => Act::Answer(Box::new(made(200, &[("content-type", "application/grpc"), ("grpc-status", "14")], b"", true))),
+        5 => {
+            Act::Answer(Box::new(made(200, &[("content-type", "application/grpc"), ("grpc-status", "14")], b"", true)))
+        }
         6 => Act::Answer(Box::new(made(204, &[], b"", false))),
         _ => Act::Answer(Box::new(made(500, &[("x-made", "a\r\nb")], &[b'm'; 200], false))),
     }

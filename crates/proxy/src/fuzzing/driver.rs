@@ -55,8 +55,14 @@ pub(super) fn check<E: Bounded>(steps: &[Step], choices: &[u8], finish: impl Fn(
                 "the outcome depends on how the bytes were split:\n{:#?}\n{:#?}\nwhole {:#?} {:?} {:?} {:#?}\nsplit {:#?} {:?} {:?} {:#?}",
                 steps.iter().map(show).collect::<Vec<_>>(),
                 choices,
-                texts(&outcome), outcome.app, outcome.upstream, outcome.log,
-                texts(&split), split.app, split.upstream, split.log,
+                texts(&outcome),
+                outcome.app,
+                outcome.upstream,
+                outcome.log,
+                texts(&split),
+                split.app,
+                split.upstream,
+                split.log,
             );
         }
     }
@@ -127,7 +133,8 @@ impl<E: Bounded> Driver<'_, E> {
             self.to_app.extend_from_slice(&out.to_app.split());
             self.to_upstream.extend_from_slice(&out.to_upstream.split());
             let (app, upstream) = (is_heard(out.app), is_heard(out.upstream));
-            let moved = (app && !self.app.told && self.hear_app()) || (upstream && !self.upstream.told && self.hear_upstream());
+            let moved =
+                (app && !self.app.told && self.hear_app()) || (upstream && !self.upstream.told && self.hear_upstream());
             if !moved {
                 break;
             }

@@ -149,9 +149,10 @@ pub(super) fn header(input: &[u8]) {
     let fields = Fields(lines.iter().copied().collect());
     let arriving = Arriving::read(&fields, side, config);
     assert!(arriving.correlations.len() <= config.correlate.len());
-    assert_eq!(arriving.member_text().is_empty(), !matches!(arriving.state.member(), Some(Ok(_))) || {
-        !matches!(arriving.member, Some(Ok(_)))
-    });
+    assert_eq!(
+        arriving.member_text().is_empty(),
+        !matches!(arriving.state.member(), Some(Ok(_))) || { !matches!(arriving.member, Some(Ok(_))) }
+    );
 
     let mut handed = Edits::new();
     let room = arriving.hand_over(&member(), &mut handed).is_ok();
@@ -231,7 +232,8 @@ fn others_stay(before: &[(&[u8], &[u8])], after: &LineList, edits: &Edits) {
     let left = after.iter().filter(|(name, _)| !named(name)).map(|(name, value)| (&name[..], &value[..]));
     assert!(untouched.eq(left), "a line that no edit names has changed");
     let foreign = |lines: &[(&[u8], &[u8])]| -> Vec<Vec<u8>> {
-        let all = lines.iter().filter(|(name, _)| *name == b"baggage").flat_map(|(_, value)| value.split(|b| *b == b','));
+        let all =
+            lines.iter().filter(|(name, _)| *name == b"baggage").flat_map(|(_, value)| value.split(|b| *b == b','));
         all.filter(|member| !member.trim_ascii().is_empty() && !is_ours(member)).map(<[u8]>::to_vec).collect()
     };
     let after: Vec<(&[u8], &[u8])> = after.iter().map(|(name, value)| (&name[..], &value[..])).collect();
@@ -299,8 +301,9 @@ pub(super) fn lines(input: &[u8]) {
 pub(super) fn template(input: &[u8]) {
     let mut input = Input(input);
     let count = input.below(6);
-    let templates: Vec<Template> =
-        (0..count).filter_map(|_| std::str::from_utf8(input.piece()).ok().and_then(|text| Template::parse(text).ok())).collect();
+    let templates: Vec<Template> = (0..count)
+        .filter_map(|_| std::str::from_utf8(input.piece()).ok().and_then(|text| Template::parse(text).ok()))
+        .collect();
     for template in &templates {
         assert_eq!(&Template::parse(&template.to_string()).expect("what was written can be read"), template);
     }

@@ -97,7 +97,7 @@ impl Speaker {
                 self.frame(kind::SETTINGS, 0, 0, &entry);
             }
             22 => self.frame(kind::SETTINGS, flag::ACK, 0, &[]),
-            23 => self.frame(kind::PING, choice / 64 & 1, 0, b"01234567"),
+            23 => self.frame(kind::PING, (choice / 64) & 1, 0, b"01234567"),
             24 => {
                 let payload = [stream.to_be_bytes(), [0; 4]].concat();
                 self.frame(kind::GOAWAY, 0, 0, &payload);
