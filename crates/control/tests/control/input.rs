@@ -2,7 +2,7 @@ use aftershock_control::api::{RoundSummary, Status};
 use aftershock_core::id::Token;
 use aftershock_core::otlp;
 use aftershock_core::plan::Plan;
-use aftershock_core::wire::{FromController, FromSidecar, MAX_LINE};
+use aftershock_core::wire::{FromController, FromSidecar, MAX_LINE, PROTOCOL};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use prost::Message as _;
@@ -217,18 +217,18 @@ async fn a_sidecar_that_does_not_speak_the_protocol_is_told_why() {
     };
     let hello = FromSidecar::Hello(hello("cart", 5));
     // One version apart, in both directions; the other protocol's words may have another form.
-    for theirs in [1, 3] {
+    for theirs in [PROTOCOL - 1, PROTOCOL + 1] {
         let other = line(&hello)
-            .replace("\"protocol\":2", &format!("\"protocol\":{theirs},\"new\":true"))
+            .replace(&format!("\"protocol\":{PROTOCOL}"), &format!("\"protocol\":{theirs},\"new\":true"))
             .replace("\"inbound\"", "\"in\"");
         let expected = format!(
             "the sidecar of cart (version 0.1.0-test) speaks protocol {theirs}, this controller (version 0.1.0) speaks \
-             protocol 2"
+             protocol {PROTOCOL}"
         );
         assert_eq!(refused(api, other.as_bytes()).await, expected);
     }
     let error = refused(api, b"GET / HTTP/1.1\n").await;
-    assert!(error.starts_with("expected a message of protocol 2: "), "{error}");
+    assert!(error.starts_with(&format!("expected a message of protocol {PROTOCOL}: ")), "{error}");
     assert_eq!(
         refused(api, line(&FromSidecar::Armed { token: Token(1) }).as_bytes()).await,
         "expected `hello` first and only once"
@@ -236,11 +236,14 @@ async fn a_sidecar_that_does_not_speak_the_protocol_is_told_why() {
     assert_eq!(refused(api, line(&hello).repeat(2).as_bytes()).await, "expected `hello` first and only once");
     let unknown = line(&hello) + "{\"say\":\"sing\"}\n";
     let error = refused(api, unknown.as_bytes()).await;
-    assert!(error.starts_with("expected a message of protocol 2: unknown variant `sing`"), "{error}");
+    assert!(
+        error.starts_with(&format!("expected a message of protocol {PROTOCOL}: unknown variant `sing`")),
+        "{error}"
+    );
     let error = refused(api, &vec![b'['; MAX_LINE + 1]).await;
     assert_eq!(error, format!("a line is longer than {MAX_LINE} bytes"));
     let error = refused(api, (line(&hello) + &"[".repeat(1000) + "\n").as_bytes()).await;
-    assert!(error.starts_with("expected a message of protocol 2: "), "{error}");
+    assert!(error.starts_with(&format!("expected a message of protocol {PROTOCOL}: ")), "{error}");
     let status: Status = api.get("/v1/status").await.ok();
     assert_eq!(status.sidecars, []);
 }

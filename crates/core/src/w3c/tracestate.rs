@@ -158,14 +158,33 @@ fn has_key(member: &[u8], key: &str) -> bool {
 fn well_formed(member: &[u8]) -> bool {
     let Some(equals) = member.iter().position(|byte| *byte == b'=') else { return false };
     let (key, value) = (&member[..equals], &member[equals + 1..]);
-    let initial = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let places = |text: &[u8]| text.iter().fold(u8::MAX, |places, byte| places & PLACES[usize::from(*byte)]);
     (1..=MAX_PART).contains(&key.len())
-        && initial(&key[0])
-        && key.iter().all(|byte| initial(byte) || b"_-*/@".contains(byte))
+        && PLACES[usize::from(key[0])] & INITIAL != 0
+        && places(key) & KEY != 0
         && (1..=MAX_PART).contains(&value.len())
-        && value.iter().all(|byte| matches!(byte, b' '..=b'~') && !b",=".contains(byte))
+        && places(value) & VALUE != 0
         && !value.ends_with(b" ")
 }
+
+/// The first character of a key, any of a key, any of a value: each byte with the places that it may take.
+const INITIAL: u8 = 1;
+const KEY: u8 = 2;
+const VALUE: u8 = 4;
+const PLACES: [u8; 256] = {
+    let mut places = [0; 256];
+    let mut byte = b' ';
+    while byte <= b'~' {
+        places[byte as usize] = match byte {
+            b'a'..=b'z' | b'0'..=b'9' => INITIAL | KEY | VALUE,
+            b'_' | b'-' | b'*' | b'/' | b'@' => KEY | VALUE,
+            b',' | b'=' => 0,
+            _ => VALUE,
+        };
+        byte += 1;
+    }
+    places
+};
 
 #[cfg(test)]
 mod tests;

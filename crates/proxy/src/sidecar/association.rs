@@ -21,7 +21,8 @@ use super::forgotten::Forgotten;
 use super::header::{Arriving, Correlation, HopLine};
 
 /// Most ended calls that are remembered; the oldest are forgotten first, even within the linger time.
-pub(crate) const MAX_RECENT: usize = 16_384;
+/// With some thousand open ones they fit into a hash table of 16,384 places, beyond seven eighths of which it doubles.
+pub(crate) const MAX_RECENT: usize = 12_288;
 
 /// Whether a call came in, so that it can be a parent, or went out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
