@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use aftershock_lab::events::{Failure, Kind, Outcome};
+use aftershock_lab::events::{Failure, Kind, Nanoseconds, Outcome};
 use aftershock_lab::truth::{Call, Fate, Log, Question};
 use aftershock_lab::{Launcher, Options, Propagation, RunningLab, Topology, up};
 
@@ -50,6 +50,13 @@ fn one<'a>(log: &'a Log, api: &'a str) -> &'a Call {
     let calls: Vec<&Call> = log.calls_of(api).collect();
     assert_eq!(calls.len(), 1, "{api}: {calls:#?}");
     calls[0]
+}
+
+/// How long the messages of a call that arrived were under way, in nanoseconds.
+fn transits(call: &Call) -> Vec<u64> {
+    let request = call.request_sent.zip(call.request_received);
+    let response = call.response_sent.as_ref().zip(call.response_received.as_ref()).map(|(s, r)| (s.at, r.at));
+    request.into_iter().chain(response).map(|(sent, arrived)| arrived.0.saturating_sub(sent.0)).collect()
 }
 
 fn calls_by_api(log: &Log) -> BTreeMap<String, usize> {
@@ -284,7 +291,13 @@ async fn a_client_that_leaves_cancels_what_is_in_progress() {
         let address = lab.entry("checkout").unwrap();
         async move { post(address, "/cart/checkout?key=k").await }
     });
-    log_when(&lab, "k", |log| log.calls_of("Charge").any(|call| call.response_sent.is_some())).await;
+    // An answer is lost only if it was under way for longer than any that arrived.
+    log_when(&lab, "k", |log| {
+        let slowest = log.calls().iter().flat_map(transits).max().unwrap_or(0);
+        let answered = log.calls_of("Charge").filter_map(|call| call.response_sent.as_ref());
+        answered.map(|sent| Nanoseconds::now().0 - sent.at.0).any(|under_way| under_way > slowest)
+    })
+    .await;
     asked.abort();
     let log = log_when(&lab, "k", |log| {
         log.calls_of("Charge").all(|call| call.failed.is_some())
