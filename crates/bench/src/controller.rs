@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aftershock_core::event::{ApiRef, CountedEvent, Event, EventKind, OutcomeFilter};
 use aftershock_core::hop::{HopKey, Keyring};
-use aftershock_core::id::Token;
+use aftershock_core::id::{Token, scatter};
 use aftershock_core::name::{Api, Service};
 use aftershock_core::otlp;
 use aftershock_core::plan::{Atom, Fault, Guard, Occurrence, Phase, Rule, Side, Target, Tfic};
@@ -24,8 +24,6 @@ use anyhow::{Context, anyhow, bail, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
-
-use crate::traffic::splitmix;
 
 /// How long a sidecar may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -140,7 +138,7 @@ impl Controller {
     /// Arms a new round.
     pub(crate) fn arm(&self) -> Token {
         self.last_token.set(self.last_token.get() + 1);
-        let token = Token(splitmix(u64::from(self.address.port()) << 32 | self.last_token.get()).max(1));
+        let token = Token(scatter(u64::from(self.address.port()) << 32 | self.last_token.get()).max(1));
         self.arm_as(token);
         token
     }

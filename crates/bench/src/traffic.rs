@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use aftershock_core::id::{CallId, ExecutionId, Token};
+use aftershock_core::id::{CallId, ExecutionId, Token, scatter};
 use aftershock_core::w3c::{Member, TraceParent};
 use anyhow::{Context as _, ensure};
 
@@ -68,12 +68,12 @@ impl Traffic {
 
     /// For what knows of no rounds: requests that look like those of rounds.
     pub(crate) fn of_nobody() -> Self {
-        Traffic { whose: Whose::Nobodys(Token(splitmix(1))), drawn: Cell::new(1) }
+        Traffic { whose: Whose::Nobodys(Token(scatter(1))), drawn: Cell::new(1) }
     }
 
     /// Executions of the round that `token` names when they begin, of none while that is zero.
     pub(crate) fn of_current(token: Rc<Cell<Token>>, seed: u64) -> Self {
-        Traffic { whose: Whose::Current(token), drawn: Cell::new(splitmix(seed)) }
+        Traffic { whose: Whose::Current(token), drawn: Cell::new(scatter(seed)) }
     }
 
     /// Executions of rounds, which `controller` arms. Their tokens are new ones.
@@ -93,9 +93,9 @@ impl Traffic {
     }
 
     fn draw(&self) -> u64 {
-        // A permutation of the numbers (splitmix64) that meets zero once in 2⁶⁴.
+        // A permutation of the numbers that meets zero once in 2⁶⁴.
         self.drawn.set(self.drawn.get().wrapping_add(1));
-        splitmix(self.drawn.get()).max(1)
+        scatter(self.drawn.get()).max(1)
     }
 
     fn token(&self) -> anyhow::Result<Token> {
@@ -163,13 +163,6 @@ impl Executions {
         }
         Ok(())
     }
-}
-
-pub(crate) fn splitmix(number: u64) -> u64 {
-    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

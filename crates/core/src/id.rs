@@ -5,6 +5,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Spread `number` over all 64-bit numbers without a pattern, and no two numbers to the same one (the finalizer of
+/// Steele, Lea and Flood's SplitMix64).
+///
+/// Sidecars of different versions choose the same executions and derive the same span ids by it, so its values never
+/// change.
+pub fn scatter(number: u64) -> u64 {
+    let mut x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
 /// Why a text is not an identifier.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected 1 to 16 hexadecimal digits, found {found:?}")]

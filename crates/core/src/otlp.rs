@@ -21,7 +21,7 @@ use prost::Message as _;
 use serde::de::DeserializeOwned;
 
 use crate::evidence::{Gap, GapKind, Gaps};
-use crate::id::{CallId, ExecutionId, ObserverId, Token};
+use crate::id::{CallId, ExecutionId, ObserverId, Token, scatter};
 use crate::name::{Api, Service};
 use crate::plan::Side;
 use crate::span::{CallSpan, Injection, Instant, Pass};
@@ -153,14 +153,6 @@ impl Answer {
 }
 
 // ---- ids ------------------------------------------------------------------------------------------------------------
-
-/// A bijection that scatters (the finalizer of splitmix64), to derive ids from ids.
-fn scatter(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
 
 /// Ids of zero are invalid in OpenTelemetry.
 fn nonzero(id: u64) -> u64 {

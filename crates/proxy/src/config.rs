@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aftershock_core::duration::Interval;
-use aftershock_core::id::ExecutionId;
+use aftershock_core::id::{ExecutionId, scatter};
 use aftershock_core::name::{Api, Service};
 use aftershock_core::template::{Matcher, Template};
 use aftershock_core::yaml::{self, Located, Location, Spanned};
@@ -179,13 +179,14 @@ impl Record {
 #[serde(try_from = "f64")]
 #[schemars(with = "f64", extend("minimum" = 0, "maximum" = 1))]
 pub struct Ratio {
-    /// Those whose mixed id is below are taken; 2⁶⁴ takes all.
+    /// Those whose scattered id is below are taken; 2⁶⁴ takes all.
     below: u128,
 }
 
 impl Ratio {
     fn takes(self, execution: ExecutionId) -> bool {
-        u128::from(mixed(execution.0)) < self.below
+        // Declared ids need not be random.
+        u128::from(scatter(execution.0)) < self.below
     }
 }
 
@@ -198,15 +199,6 @@ impl TryFrom<f64> for Ratio {
         }
         Ok(Ratio { below: (ratio * 2_f64.powi(64)) as u128 })
     }
-}
-
-/// A bijection that leaves no pattern (the end of SplitMix64): declared ids need not be random. It is the same in every
-/// version, or sidecars would choose differently.
-fn mixed(id: u64) -> u64 {
-    let mut z = id.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The header field in which the application hands its member on.
@@ -769,7 +761,8 @@ drain: 2m
         for share in [0.0, 0.001, 0.05, 0.5, 1.0] {
             let record = ratio(share);
             let counted = (1..=100_000).filter(|id| record.takes(Some(ExecutionId(*id)))).count() as f64;
-            let random = (1..=100_000).filter(|id| record.takes(Some(ExecutionId(mixed(mixed(*id)))))).count() as f64;
+            let random =
+                (1..=100_000).filter(|id| record.takes(Some(ExecutionId(scatter(scatter(*id)))))).count() as f64;
             // Five standard deviations.
             let allowed = 5.0 * (100_000.0 * share * (1.0 - share)).sqrt();
             for taken in [counted, random] {

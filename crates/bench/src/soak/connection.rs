@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use aftershock_core::id::scatter;
 use anyhow::{Context as _, anyhow, bail, ensure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -14,7 +15,7 @@ use crate::http1::OneAtATime;
 use crate::http2::Multiplexed;
 use crate::message::Answer;
 use crate::origin::READ;
-use crate::traffic::{Executions, Traffic, splitmix};
+use crate::traffic::{Executions, Traffic};
 
 /// How long all requests of one connection may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -86,7 +87,7 @@ pub(super) async fn work(
 ) -> anyhow::Result<()> {
     let mut random = move || {
         seed += 1;
-        splitmix(seed)
+        scatter(seed)
     };
     while !tally.is_over.get() {
         let kind = Kind::draw(&mut random);
