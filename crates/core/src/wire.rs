@@ -392,10 +392,6 @@ pub struct Arm {
     /// This sidecar makes executions of the round of ordinary entry requests.
     #[serde(default)]
     pub tagging: Option<Tagging>,
-    /// Callees that are cut off from this sidecar while the lease lasts: open connections to them are reset, new ones
-    /// refused.
-    #[serde(default)]
-    pub cuts: BTreeSet<Service>,
 }
 
 impl Arm {
@@ -414,7 +410,6 @@ impl Arm {
             outcomes: Vec::new(),
             known_calls: BTreeSet::new(),
             tagging: None,
-            cuts: BTreeSet::new(),
         }
     }
 }
