@@ -169,7 +169,7 @@ impl Spans {
 
     /// How many spans wait.
     pub fn waiting(&self) -> usize {
-        self.queue.borrow().waiting.len()
+        self.queue.borrow().spans
     }
 
     /// Send what is left, then end [`Spans::run`].
