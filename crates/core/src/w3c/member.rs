@@ -80,9 +80,19 @@ impl FromStr for Member {
 }
 
 /// The length of a value without zeros.
-pub(super) const LENGTH: usize = "1-0123456789abcdef-0123456789abcdef-0123456789abcdef-01234567".len();
+const LENGTH: usize = "1-0123456789abcdef-0123456789abcdef-0123456789abcdef-01234567".len();
+/// The same with `aft=`.
+pub(super) const NAMED_LENGTH: usize = Member::KEY.len() + 1 + LENGTH;
 
 impl Member {
+    /// Appends `aft=` and the value: a member of `tracestate`.
+    pub(super) fn write_named(&self, out: &mut Vec<u8>) {
+        out.reserve(NAMED_LENGTH);
+        out.extend_from_slice(Member::KEY.as_bytes());
+        out.push(b'=');
+        self.write(out);
+    }
+
     /// Appends the value, without `aft=`. Every request that passes a sidecar has one written.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.reserve(LENGTH);

@@ -93,8 +93,8 @@ impl<'a> TraceState<'a> {
 
     /// [`TraceState::prepend`] of our member, which is well-formed.
     pub fn set_member(&mut self, member: &Member) {
-        let mut text = [Member::KEY, "="].concat().into_bytes();
-        member.write(&mut text);
+        let mut text = Vec::new();
+        member.write_named(&mut text);
         self.put_first(Member::KEY, text);
     }
 
@@ -102,16 +102,14 @@ impl<'a> TraceState<'a> {
     /// a copy, which is needed only where the limits are in the way.
     pub fn with_member(&self, ours: &Member) -> Vec<u8> {
         let others = || self.members.iter().filter(|other| !self.malformed && !has_key(other, Member::KEY));
-        let length = others().map(|other| other.len() + 1).sum::<usize>() + Member::KEY.len() + 1 + member::LENGTH;
+        let length = others().map(|other| other.len() + 1).sum::<usize>() + member::NAMED_LENGTH;
         if length > MAX_LENGTH || self.members.len() >= MAX_MEMBERS {
             let mut state = self.clone();
             state.set_member(ours);
             return state.value().unwrap_or_default();
         }
         let mut text = Vec::with_capacity(length);
-        text.extend_from_slice(Member::KEY.as_bytes());
-        text.push(b'=');
-        ours.write(&mut text);
+        ours.write_named(&mut text);
         for other in others() {
             text.push(b',');
             text.extend_from_slice(other);
