@@ -527,11 +527,8 @@ impl Decider for Sidecar {
     fn unseen(&mut self, link: LinkId, server_name: Option<&str>) {
         let Some(way) = self.links.get(&link).copied().and_then(Link::way) else { return };
         let name = self.callees.behind(way).name().map(ToString::to_string);
-        let to = match (name, way) {
-            (Some(name), _) => name,
-            (None, Way::Dialled(address)) => address.to_string(),
-            (None, Way::Listed(index)) => self.config.outbound[index].callee.to_string(),
-        };
-        self.counters.unseen(to, server_name);
+        if let Some(to) = name.or_else(|| self.upstream(link)) {
+            self.counters.unseen(to, server_name);
+        }
     }
 }

@@ -109,6 +109,12 @@ impl Relay {
         self.active = Instant::now();
         self.shared.decider.borrow_mut().intercept(self.id, self.active, &mut |decide| what(&mut **editor, decide));
         self.called = true;
+        self.tell_opaque();
+    }
+
+    /// Tells the decider what has become known of a link that nobody reads.
+    fn tell_opaque(&mut self) {
+        let Stage::Running(editor) = &self.stage else { return };
         if !self.counted && editor.opaque() {
             self.counted = true;
             self.shared.decider.borrow_mut().opaque(self.id, editor.server_name());
@@ -382,17 +388,11 @@ impl Drop for Relay {
         if std::thread::panicking() {
             return;
         }
-        if let Ok(mut decider) = self.shared.decider.try_borrow_mut() {
-            if let (false, Stage::Running(editor)) = (over, &mut self.stage) {
-                decider.intercept(self.id, Instant::now(), &mut |decide| editor.app_end(PeerEnd::Broken, decide));
-                if !self.counted && editor.opaque() {
-                    decider.opaque(self.id, editor.server_name());
-                    if !editor.silent() {
-                        decider.unseen(self.id, editor.server_name());
-                    }
-                }
+        if self.shared.decider.try_borrow_mut().is_ok() {
+            if !over {
+                self.call(|editor, decide| editor.app_end(PeerEnd::Broken, decide));
             }
-            decider.gone(self.id);
+            self.shared.decider.borrow_mut().gone(self.id);
         }
     }
 }

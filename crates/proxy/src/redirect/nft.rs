@@ -11,20 +11,18 @@ pub(super) const REMOVE: &str = "add table inet aftershock\ndelete table inet af
 
 /// The table as it is to be, whatever was there.
 pub(super) fn make(rules: &Rules) -> String {
-    let mut inbound = String::new();
-    let mut outbound = String::new();
+    let (mut inbound, mut own, mut outbound) = (String::new(), String::new(), String::new());
     let list = |values: &mut dyn Iterator<Item = String>| values.collect::<Vec<_>>().join(", ");
     if !rules.inbound_ports.is_empty() {
         let ports = list(&mut rules.inbound_ports.iter().map(u16::to_string));
         let _ = writeln!(inbound, "        tcp dport {{ {ports} }} return");
     }
     if let Some(gid) = rules.own.gid {
-        let _ = writeln!(outbound, "        meta skgid {gid} return");
+        let _ = writeln!(own, "        meta skgid {gid} return");
     }
     if let Some(uid) = rules.own.uid {
-        let _ = writeln!(outbound, "        meta skuid {uid} return");
+        let _ = writeln!(own, "        meta skuid {uid} return");
     }
-    let mut own = std::mem::take(&mut outbound);
     if !rules.outbound_ports.is_empty() {
         let ports = list(&mut rules.outbound_ports.iter().map(u16::to_string));
         let _ = writeln!(outbound, "        tcp dport {{ {ports} }} return");
@@ -36,7 +34,6 @@ pub(super) fn make(rules: &Rules) -> String {
             let _ = writeln!(outbound, "        {family} daddr {{ {ranges} }} return");
         }
     }
-    own.truncate(own.trim_end().len());
     format!(
         "{REMOVE}table inet aftershock {{
     chain inbound {{
@@ -49,8 +46,7 @@ pub(super) fn make(rules: &Rules) -> String {
 
     chain outbound {{
         type nat hook output priority -100; policy accept;
-{own}
-        fib daddr type local return
+{own}        fib daddr type local return
         ip6 daddr fe80::/10 return
 {outbound}        meta l4proto tcp redirect to :{}
     }}

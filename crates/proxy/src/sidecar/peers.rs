@@ -1,13 +1,14 @@
 //! Who stands behind each way out, and how its Apis are called (design §3.10).
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::net::{IpAddr, SocketAddr};
 
 use aftershock_core::name::{Api, Operation, Service};
 use aftershock_core::template::{Matcher, Template, grpc_operation};
 use aftershock_core::wire::Registry;
+
+use foldhash::HashMap;
 
 use crate::config::Config;
 use crate::exchange::{Protocol, RequestHead};
@@ -131,7 +132,7 @@ impl Callee {
     pub(crate) fn api(&self, head: &RequestHead<'_>) -> Api {
         match &self.service {
             Some(service) => self.apis.called(service, head),
-            None => Api { service: named_by(head.authority), operation: self.apis.operation(head) },
+            None => Api { service: named_by(head.authority), operation: self.apis.operation(head, is_grpc(head)) },
         }
     }
 }
@@ -186,7 +187,7 @@ impl Apis {
         if let Some(seen) = lately.get(place).and_then(Option::as_ref).filter(is_it) {
             return seen.api.clone();
         }
-        let api = Api { service: service.clone(), operation: self.operation(head) };
+        let api = Api { service: service.clone(), operation: self.operation(head, grpc) };
         if head.path.len() <= LONGEST && head.method.len() <= LONGEST {
             lately.resize_with(REMEMBERED, || None);
             lately[place] = Some(Called { method: head.method.into(), path: head.path.into(), grpc, api: api.clone() });
@@ -194,8 +195,8 @@ impl Apis {
         api
     }
 
-    fn operation(&self, head: &RequestHead<'_>) -> Operation {
-        let grpc = if is_grpc(head) { grpc_operation(head.path) } else { None };
+    fn operation(&self, head: &RequestHead<'_>, grpc: bool) -> Operation {
+        let grpc = if grpc { grpc_operation(head.path) } else { None };
         let text = grpc.map_or_else(|| self.templates.operation(head.method, head.path), str::to_owned);
         // Both forms are made to parse; a request is never stopped for its name.
         text.parse::<Operation>().or_else(|_| "_OTHER *".parse()).expect("the fallback is an operation")
