@@ -2,7 +2,7 @@
 //! instructions are counted.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
@@ -112,7 +112,8 @@ fn measure() -> anyhow::Result<Vec<Counted>> {
     let text = std::fs::read_to_string(&path).with_context(|| format!("failed to read {LIMITS}"))?;
     let limits: BTreeMap<String, u64> =
         serde_json::from_str(&text).with_context(|| format!("failed to read {LIMITS}"))?;
-    let program = build()?;
+    let mut build = run::cargo(&["build", "--quiet", "--package", "aftershock-proxy", "--example", "instructions"]);
+    let program = run::executable(build.args(PROFILE), "instructions")?;
     let (listed, _) = output(&mut Command::new(&program))?;
     if let Some(unknown) = limits.keys().find(|name| !listed.lines().any(|listed| listed == *name)) {
         bail!("{LIMITS} has a limit for `{unknown}`, which is no scenario");
@@ -124,16 +125,6 @@ fn measure() -> anyhow::Result<Vec<Counted>> {
         Ok(Counted { scenario: name.to_owned(), instructions, limit, exceeded })
     };
     listed.lines().map(count).collect()
-}
-
-/// Builds the example; returns where it is.
-fn build() -> anyhow::Result<PathBuf> {
-    let mut command = run::cargo(&["build", "--quiet", "--package", "aftershock-proxy", "--example", "instructions"]);
-    let (messages, _) = output(command.args(PROFILE).args(["--message-format", "json"]))?;
-    let mut artifacts = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let executable = artifacts.find(|artifact| artifact["target"]["name"] == "instructions");
-    let path = executable.as_ref().and_then(|artifact| artifact["executable"].as_str());
-    path.map(PathBuf::from).context("cargo named no executable for the example `instructions`")
 }
 
 /// Instructions per exchange of one scenario.

@@ -33,7 +33,7 @@ const PEERS: &[(&str, &str)] = &[
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut missing = peers();
     step("peers from registries");
-    missing.extend(crate::peers::install());
+    missing.extend(crate::peers::install()?);
     step("format");
     run::pass(&mut run::cargo(&["fmt", "--all", "--check"]))?;
     step("lints");

@@ -3,10 +3,10 @@
 //!
 //! Nothing is installed into the system, and nothing is fetched again while the lock file stays as it is.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::run;
 
@@ -23,10 +23,16 @@ const SOURCES: [Source; 2] = [
     Source { folder: "go", program: "go", lock: "go.sum", install: go },
 ];
 
+pub(crate) fn run() -> anyhow::Result<()> {
+    let missing = install()?;
+    ensure!(missing.is_empty(), "some peers are missing: {}", missing.join(", "));
+    Ok(())
+}
+
 /// Install what is missing; what stays missing.
-pub(crate) fn install() -> Vec<&'static str> {
+pub(crate) fn install() -> anyhow::Result<Vec<&'static str>> {
     let from = run::root().join("crates/proxy/tests/peers");
-    let to = target().join("peers");
+    let to = run::target()?.join("peers");
     let mut missing = Vec::new();
     for source in &SOURCES {
         if let Err(error) = source.bring(&from.join(source.folder), &to) {
@@ -34,7 +40,7 @@ pub(crate) fn install() -> Vec<&'static str> {
             missing.push(source.program);
         }
     }
-    missing
+    Ok(missing)
 }
 
 impl Source {
@@ -70,8 +76,4 @@ fn go(from: &Path, to: &Path) -> anyhow::Result<()> {
     run::pass(build.current_dir(from))?;
     std::fs::remove_dir_all(scratch)?;
     Ok(())
-}
-
-fn target() -> PathBuf {
-    run::root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
