@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -25,9 +25,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::metrics;
+use crate::pace::{Limit, Pacer};
 
 /// Most connections at once.
 const AT_ONCE: usize = 16;
@@ -90,9 +90,9 @@ pub(crate) async fn serve(listener: TcpListener, operated: impl Operated + 'stat
 async fn serve_for(patience: Duration, listener: TcpListener, operated: impl Operated + 'static) {
     let operated = Rc::new(operated);
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
-    let mut pace = Pacer::new(Instant::now());
+    let mut pace = Pacer::new(Limit { burst: BURST, pace: PACE }, Instant::now());
     loop {
-        tokio::time::sleep_until(pace.next()).await;
+        tokio::time::sleep_until(pace.next().into()).await;
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -173,29 +173,6 @@ fn response(status: StatusCode, content_type: &'static str, body: String) -> Res
     response
 }
 
-/// Lets [`BURST`] through at once and one in each [`PACE`] in the long run (the generic cell rate algorithm).
-#[derive(Debug)]
-struct Pacer {
-    /// When everything taken so far would have come at the mean rate.
-    due: Instant,
-}
-
-impl Pacer {
-    fn new(now: Instant) -> Self {
-        Pacer { due: now }
-    }
-
-    /// When the next may be taken.
-    fn next(&self) -> Instant {
-        self.due.checked_sub(PACE * (BURST - 1)).unwrap_or(self.due)
-    }
-
-    /// One is taken.
-    fn take(&mut self, now: Instant) {
-        self.due = self.due.max(now) + PACE;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -258,27 +235,6 @@ mod tests {
         let (status, body, answer) = ask("GET", "/metrics?name=up", fixed);
         assert_eq!((status, &*body), (200, "# TYPE up gauge\nup 1\n"));
         assert_eq!(answer.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
-    }
-
-    #[test]
-    fn the_pace_lets_a_burst_through_and_then_one_at_a_time() {
-        let start = Instant::now();
-        let mut pacer = Pacer::new(start);
-        for taken in 0..BURST {
-            assert!(pacer.next() <= start, "{taken} of the burst");
-            pacer.take(start);
-        }
-        for further in 1..50 {
-            let next = pacer.next();
-            assert_eq!(next, start + PACE * further, "one in each pace");
-            pacer.take(next);
-        }
-        let later = start + Duration::from_secs(60);
-        for _ in 0..BURST {
-            assert!(pacer.next() <= later, "a pause saves up no more than a burst");
-            pacer.take(later);
-        }
-        assert_eq!(pacer.next(), later + PACE);
     }
 
     fn on_a_thread(test: impl Future<Output = ()>) {

@@ -16,6 +16,7 @@ pub mod link;
 mod log;
 mod marks;
 mod metrics;
+mod pace;
 pub mod redirect;
 pub mod run;
 pub mod sidecar;

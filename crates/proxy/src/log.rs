@@ -19,6 +19,8 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::pace::{Limit, Pacer};
+
 /// The environment variable with the log filter.
 const FILTER: &str = "AFTERSHOCK_LOG";
 /// How many lines of a kind may come at once.
@@ -59,30 +61,30 @@ pub(crate) fn init(format: LogFormat) {
         let layer = fmt::layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
         layer.with_writer(io::stderr)
     });
-    let all = tracing_subscriber::registry().with(filter).with(Limit::default()).with(text).with(json);
+    let all = tracing_subscriber::registry().with(filter).with(Limited::default()).with(text).with(json);
     let _ = all.try_init();
 }
 
 /// Leaves out what comes too often.
 #[derive(Debug, Default)]
-struct Limit {
-    /// When everything let through so far would have come at the mean rate, by kind: as many as there are places that log.
-    due: Mutex<HashMap<Identifier, Instant>>,
+struct Limited {
+    /// By kind: as many as there are places that log.
+    pacers: Mutex<HashMap<Identifier, Pacer>>,
 }
 
-impl Limit {
+impl Limited {
     fn lets(&self, kind: Identifier, now: Instant) -> bool {
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = due.entry(kind).or_insert(now);
-        if due.saturating_duration_since(now) > PACE * (BURST - 1) {
-            return false;
+        let mut pacers = self.pacers.lock().unwrap_or_else(PoisonError::into_inner);
+        let pacer = pacers.entry(kind).or_insert_with(|| Pacer::new(Limit { burst: BURST, pace: PACE }, now));
+        let lets = pacer.next() <= now;
+        if lets {
+            pacer.take(now);
         }
-        *due = (*due).max(now) + PACE;
-        true
+        lets
     }
 }
 
-impl<S: Subscriber> Layer<S> for Limit {
+impl<S: Subscriber> Layer<S> for Limited {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let Some(level) = index(*event.metadata().level()) else { return true };
         let lets = self.lets(event.metadata().callsite(), Instant::now());
@@ -106,7 +108,7 @@ mod tests {
             tracing::callsite!(name: "a", kind: tracing::metadata::Kind::EVENT, fields: a).metadata().callsite(),
             tracing::callsite!(name: "b", kind: tracing::metadata::Kind::EVENT, fields: a).metadata().callsite(),
         ];
-        let limit = Limit::default();
+        let limit = Limited::default();
         let start = Instant::now();
         let let_through =
             |kind: &Identifier, at: Instant, lines: u32| (0..lines).filter(|_| limit.lets(kind.clone(), at)).count();
