@@ -390,6 +390,7 @@ mod tests {
         let span = |call| CallSpan { call: CallId(call), ..any_span(Token(call % 3)) };
         let all: Vec<CallSpan> = (0..2 * BATCH as u64 + 7).map(span).collect();
         spans.push(all.iter().cloned());
+        assert_eq!(spans.waiting(), all.len());
         let mut sent = Vec::new();
         for expected in [BATCH, BATCH, 7] {
             let packed = spans.take_batch();
@@ -401,6 +402,6 @@ mod tests {
             assert_eq!(spans.queue.borrow().spare.capacity() > 0, expected == BATCH, "what is idle keeps nothing");
         }
         assert_eq!(sent, all);
-        assert!(spans.is_empty() && spans.queue.borrow().spans == 0);
+        assert!(spans.is_empty() && spans.waiting() == 0);
     }
 }
