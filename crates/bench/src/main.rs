@@ -17,6 +17,7 @@ mod origin;
 mod overhead;
 mod process;
 mod relay;
+mod sidecar;
 mod soak;
 mod traffic;
 

@@ -9,20 +9,21 @@ mod connection;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use aftershock_core::id::Token;
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use clap::Args;
 use tokio::task::JoinSet;
 
-use crate::controller::{Account, Controller};
+use crate::controller::Account;
 use crate::machine;
+use crate::origin;
 use crate::process::Process;
+use crate::sidecar::Sidecar;
 use crate::traffic::Traffic;
-use crate::{http1, http2, origin};
 use connection::Tally;
 
 /// Connections that are open at once.
@@ -56,37 +57,6 @@ pub(crate) struct Soak {
     seed: u64,
 }
 
-/// One sidecar under test.
-struct Sidecar {
-    name: &'static str,
-    process: Process,
-    controller: Rc<Controller>,
-    address: SocketAddr,
-}
-
-impl Sidecar {
-    async fn start(
-        name: &'static str,
-        program: &Path,
-        folder: &Path,
-        listeners: &str,
-        peers: BTreeMap<String, &str>,
-    ) -> anyhow::Result<Self> {
-        let controller = Controller::start(name, vec![http1::OPERATION, http2::OPERATION], peers).await?;
-        let file = folder.join(format!("{name}.yaml"));
-        let config = format!(
-            "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: {name}\ncontrol: http://{}\n{listeners}",
-            controller.address()
-        );
-        std::fs::write(&file, config).context("cannot write a sidecar's configuration")?;
-        let arguments = ["--config".as_ref(), file.as_os_str()];
-        let process = Process::start(name, None, program.as_os_str(), arguments)?;
-        let addresses = controller.registered().await?;
-        let [address] = addresses[..] else { bail!("the sidecar of {name} listens at {addresses:?}") };
-        Ok(Sidecar { name, process, controller, address })
-    }
-}
-
 /// What was seen at one time.
 struct Sample {
     rss_kib: Vec<i64>,
@@ -98,8 +68,8 @@ impl Soak {
         machine::allow_files(1_024)?;
         let folder = tempfile::tempdir()?;
         let origin = origin::start().await?;
-        let start = async |name, listeners: String, peers| {
-            Sidecar::start(name, &self.sidecar, folder.path(), &listeners, peers).await
+        let start = async |service, listeners: String, peers| {
+            Sidecar::start(service, None, &self.sidecar, folder.path(), &listeners, peers).await
         };
         let inbound = |to: SocketAddr| format!("inbound:\n  - {{listen: '127.0.0.1:0', to: '{to}'}}\n");
         let behind = start("origin", inbound(origin), BTreeMap::new()).await?;
@@ -198,7 +168,7 @@ impl Soak {
         let Some(last) = samples.last() else { return };
         let each = sidecars.iter().zip(&last.rss_kib).zip(&last.files);
         let each: Vec<String> =
-            each.map(|((sidecar, kib), files)| format!("{} {kib} KiB, {files} files", sidecar.name)).collect();
+            each.map(|((sidecar, kib), files)| format!("{} {kib} KiB, {files} files", sidecar.service)).collect();
         let percent = samples.len() * 100 / SAMPLES;
         println!("{percent:>3} %  {:>9} requests  {}", tally.answered.get(), each.join("  "));
     }
@@ -237,10 +207,10 @@ async fn spans(sidecars: &[Sidecar], before: &[Account]) -> anyhow::Result<u64> 
     for ((sidecar, before), after) in sidecars.iter().zip(before).zip(accounts(sidecars).await?) {
         sidecar.controller.check()?;
         let lost = after.flushed.lost - before.flushed.lost;
-        ensure!(lost == 0, "the sidecar of {} lost {lost} spans", sidecar.name);
+        ensure!(lost == 0, "the sidecar of {} lost {lost} spans", sidecar.service);
         let (exported, arrived) = (after.flushed.exported - before.flushed.exported, after.spans - before.spans);
-        ensure!(exported == arrived, "the sidecar of {} exported {exported} spans, {arrived} arrived", sidecar.name);
-        ensure!(after.fired == before.fired, "a rule fired at the sidecar of {}", sidecar.name);
+        ensure!(exported == arrived, "the sidecar of {} exported {exported} spans, {arrived} arrived", sidecar.service);
+        ensure!(after.fired == before.fired, "a rule fired at the sidecar of {}", sidecar.service);
         spans += arrived;
     }
     Ok(spans)
@@ -255,13 +225,13 @@ async fn closed(sidecars: &[Sidecar], before: &[usize]) -> anyhow::Result<()> {
         loop {
             let files = sidecar.process.files()?;
             if files <= before + COLLECTOR {
-                println!("{}: {files} files open, {before} at the start", sidecar.name);
+                println!("{}: {files} files open, {before} at the start", sidecar.service);
                 break;
             }
             ensure!(
                 Instant::now() < until,
                 "the sidecar of {} has {files} files open without a connection, {before} at the start",
-                sidecar.name
+                sidecar.service
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -275,11 +245,11 @@ fn flat(sidecars: &[Sidecar], samples: &[Sample], requests: u64) -> anyhow::Resu
         let kib: Vec<i64> = samples.iter().map(|sample| sample.rss_kib[index]).collect();
         let growth = growth(&kib).context("memory was not looked at")?;
         if requests < FILLED {
-            println!("{}: {growth:+} KiB in the last quarter; too few requests to judge", sidecar.name);
+            println!("{}: {growth:+} KiB in the last quarter; too few requests to judge", sidecar.service);
             continue;
         }
-        println!("{}: {growth:+} KiB in the last quarter, at most {GROWTH_KIB} allowed", sidecar.name);
-        ensure!(growth <= GROWTH_KIB, "the memory of the sidecar of {} grew by {growth} KiB", sidecar.name);
+        println!("{}: {growth:+} KiB in the last quarter, at most {GROWTH_KIB} allowed", sidecar.service);
+        ensure!(growth <= GROWTH_KIB, "the memory of the sidecar of {} grew by {growth} KiB", sidecar.service);
     }
     Ok(())
 }

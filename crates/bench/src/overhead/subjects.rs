@@ -7,16 +7,17 @@ use std::rc::Rc;
 
 use aftershock_core::id::Token;
 use aftershock_core::span::{Association, CallSpan, PassedBy};
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use serde::Serialize;
 
 use super::Programs;
 use crate::controller::{Account, Controller};
+use crate::envoy;
 use crate::load::{Load, Measured, Protocol};
 use crate::machine::Cpus;
 use crate::process::Process;
+use crate::sidecar::Sidecar;
 use crate::traffic::Traffic;
-use crate::{envoy, http1, http2};
 
 /// Which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -82,25 +83,12 @@ impl Subject {
             Kind::TcpRelay => relay("relay").map(|(process, address)| one(Some(process), None, address))?,
             Kind::HyperRelay => relay("naive").map(|(process, address)| one(Some(process), None, address))?,
             Kind::Aftershock => {
-                let operations = vec![http1::OPERATION, http2::OPERATION];
-                let controller = Controller::start("origin", operations, BTreeMap::new()).await?;
-                let file = folder.join("sidecar.yaml");
                 let record_as = if record == Record::All { "all" } else { "tagged" };
-                let config = format!(
-                    "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: origin\ncontrol: http://{}\n\
-                     inbound:\n  - {{listen: '127.0.0.1:0', to: '{origin}'}}\nrecord: {record_as}\n",
-                    controller.address()
-                );
-                std::fs::write(&file, config).context("cannot write the sidecar's configuration")?;
-                let program = programs.sidecar.as_os_str();
-                let process = Process::start(
-                    "the sidecar",
-                    Some(cpus.subject),
-                    program,
-                    ["--config".as_ref(), file.as_os_str()],
-                )?;
-                let addresses = controller.registered().await?;
-                let [address] = addresses[..] else { bail!("the sidecar listens at {addresses:?}") };
+                let settings =
+                    format!("inbound:\n  - {{listen: '127.0.0.1:0', to: '{origin}'}}\nrecord: {record_as}\n");
+                let (cpu, program) = (Some(cpus.subject), &programs.sidecar);
+                let Sidecar { process, controller, address, .. } =
+                    Sidecar::start("origin", cpu, program, folder, &settings, BTreeMap::new()).await?;
                 one(Some(process), Some((controller, record)), address)
             }
             Kind::Envoy => {
