@@ -21,7 +21,7 @@ pub const CONTROLLER: &str = "controller";
 /// The group of sidecars: what they send themselves is not redirected.
 pub(super) const SIDECARS: u32 = 4700;
 /// Where redirected connections arrive: callers', the application's.
-const REDIRECTED: [u16; 2] = [15006, 15001];
+pub(super) const REDIRECTED: [u16; 2] = [15006, 15001];
 /// A sidecar that is dead or out of reach is so for the controller after this time, as it would be without a relay.
 const VANISHED: Duration = Duration::from_secs(6);
 /// Long for a connection on one machine.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::Options;
 use super::layout::{Site, Sites};
-use super::pods::{Pods, SIDECARS};
+use super::pods::{Pods, REDIRECTED, SIDECARS};
 use crate::topology::{Operation, Propagation, Topology};
 
 /// The text of the file; JSON strings are YAML strings, so every value is quoted as JSON.
@@ -45,7 +45,10 @@ pub(super) fn config(
     }
     match pods {
         Some(_) => {
+            let [inbound, outbound] = REDIRECTED;
             line("transparent:".into());
+            line(format!("  inbound: {inbound}"));
+            line(format!("  outbound: {outbound}"));
             let admins: BTreeSet<u16> = sites.values().flatten().map(|site| site.admin.port()).collect();
             let admins: Vec<u16> = admins.into_iter().collect();
             line(format!("  exclude: {{inbound_ports: [{}], outbound_ports: {admins:?}}}", site.admin.port()));
