@@ -3,35 +3,12 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::{Running, System, aftershock, eventually, get};
+use crate::support::{ParkedCharge, Running, System, aftershock, eventually, get};
 
 #[test]
 fn when_the_controller_dies_parked_messages_go_on_and_nothing_is_faulted() {
     let mut system = System::start("topologies/online-boutique.yaml", &[]);
-    let patient = |text: String| {
-        text.replace("timeout: 2s", "timeout: 40s")
-            .replace("      retry: {attempts: 2, on: [timeout, transport]}\n", "")
-    };
-    let scenario = system.file("scenarios/online-boutique/checkout.yaml", patient);
-    system.run(&["record", &scenario, "--rounds", "2"]).expect(0);
-    let fault = system.file("scenarios/online-boutique/lost-charge.yaml", |text| {
-        text.replace("        post_effect: true\n", "")
-            .replace("fault: drop", "fault: {delay: 30s}")
-            .replace("      pattern: post-effect\n", "")
-    });
-    let mut command =
-        aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &system.url, "--format", "json"]);
-    let inject = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let mut key = String::new();
-    eventually("the round runs", || {
-        let rounds = system.run(&["rounds", "--format", "json"]).json();
-        let running = rounds.as_array().unwrap().iter().find(|round| round["faults"] == 1);
-        key = running.map_or(String::new(), |round| round["key"].as_str().unwrap().to_owned());
-        !key.is_empty()
-    });
-    // The charge is made, its answer is parked at the checkout's sidecar.
-    eventually("the charge was answered", || system.events(8, &key).contains("response-sent"));
-    assert!(!system.events(9, &key).contains("request-received"), "no mail was asked for yet");
+    let ParkedCharge { scenario, inject, key } = system.park_a_charge();
     let died = Instant::now();
     system.kill_control();
     // Ordinary traffic flows while the lease runs out and after it.

@@ -1,12 +1,11 @@
 //! The main job on a network of pods: an address for each instance, traffic redirected, applications that know of no proxy;
 //! and hosts that are out of reach or dead.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use aftershock_lab::net::{Family, PodNetwork};
 
-use crate::support::{Running, System, aftershock, ask, eventually, get, run, skipped};
+use crate::support::{ParkedCharge, System, ask, eventually, get, run, skipped};
 
 /// Whether this machine can make such a network and redirect traffic on it; a test that cannot is skipped aloud.
 fn possible(test: &str) -> bool {
@@ -144,29 +143,7 @@ fn a_sidecar_parted_from_the_controller_lets_go_within_the_lease() {
         return;
     }
     let system = System::start("topologies/online-boutique.yaml", &["--network", "netns"]);
-    let checkout = system.file("scenarios/online-boutique/checkout.yaml", |text| text);
-    let scenario = system.file("scenarios/online-boutique/checkout.yaml", |text| {
-        text.replace("timeout: 2s", "timeout: 40s")
-            .replace("      retry: {attempts: 2, on: [timeout, transport]}\n", "")
-    });
-    system.run(&["record", &scenario, "--rounds", "2"]).expect(0);
-    let fault = system.file("scenarios/online-boutique/lost-charge.yaml", |text| {
-        text.replace("        post_effect: true\n", "")
-            .replace("fault: drop", "fault: {delay: 30s}")
-            .replace("      pattern: post-effect\n", "")
-    });
-    let mut command =
-        aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &system.url, "--format", "json"]);
-    let inject = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let mut key = String::new();
-    eventually("the round runs", || {
-        let rounds = system.run(&["rounds", "--format", "json"]).json();
-        let running = rounds.as_array().unwrap().iter().find(|round| round["faults"] == 1);
-        key = running.map_or(String::new(), |round| round["key"].as_str().unwrap().to_owned());
-        !key.is_empty()
-    });
-    eventually("the charge was answered", || system.events(8, &key).contains("response-sent"));
-    assert!(!system.events(9, &key).contains("request-received"), "its answer is parked");
+    let ParkedCharge { inject, key, .. } = system.park_a_charge();
     let parted = Instant::now();
     hosts(&system, &["partition", "checkoutservice", "controller"]).expect(0);
     for _ in 0..3 {
@@ -182,6 +159,7 @@ fn a_sidecar_parted_from_the_controller_lets_go_within_the_lease() {
 
     hosts(&system, &["heal", "checkoutservice", "controller"]).expect(0);
     system.run(&["status", "--wait", "10"]).expect(0);
+    let checkout = system.file("scenarios/online-boutique/checkout.yaml", |text| text);
     let lost = system.file("scenarios/online-boutique/lost-charge.yaml", |text| text);
     system.run(&["record", &checkout, "--rounds", "2"]).expect(0);
     let second = system.run(&["inject", &lost, "--scenario", &checkout, "--format", "json"]).expect(0);

@@ -223,6 +223,34 @@ impl System {
         aftershock(arguments).args(["--control", &self.url]).output().unwrap().into()
     }
 
+    /// Start a round of the Online Boutique that keeps the answer to a charge for thirty seconds, and wait until it does.
+    pub(crate) fn park_a_charge(&self) -> ParkedCharge {
+        let scenario = self.file("scenarios/online-boutique/checkout.yaml", |text| {
+            text.replace("timeout: 2s", "timeout: 40s")
+                .replace("      retry: {attempts: 2, on: [timeout, transport]}\n", "")
+        });
+        self.run(&["record", &scenario, "--rounds", "2"]).expect(0);
+        let fault = self.file("scenarios/online-boutique/lost-charge.yaml", |text| {
+            text.replace("        post_effect: true\n", "")
+                .replace("fault: drop", "fault: {delay: 30s}")
+                .replace("      pattern: post-effect\n", "")
+        });
+        let mut command =
+            aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &self.url, "--format", "json"]);
+        let inject = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let mut key = String::new();
+        eventually("the round runs", || {
+            let rounds = self.run(&["rounds", "--format", "json"]).json();
+            let running = rounds.as_array().unwrap().iter().find(|round| round["faults"] == 1);
+            key = running.map_or(String::new(), |round| round["key"].as_str().unwrap().to_owned());
+            !key.is_empty()
+        });
+        // The charge is made, its answer is parked at the checkout's sidecar.
+        eventually("the charge was answered", || self.events(8, &key).contains("response-sent"));
+        assert!(!self.events(9, &key).contains("request-received"), "no mail was asked for yet");
+        ParkedCharge { scenario, inject, key }
+    }
+
     /// Kill the controller without giving it a chance.
     pub(crate) fn kill_control(&mut self) {
         self.control = None;
@@ -243,6 +271,15 @@ impl System {
         let body = get(&format!("{}{host}:30000", self.prefix), &format!("/ledgers/{name}?key={key}"));
         serde_json::from_str::<serde_json::Value>(&body).unwrap()["count"].as_u64().unwrap()
     }
+}
+
+/// What [`System::park_a_charge`] started.
+pub(crate) struct ParkedCharge {
+    pub(crate) scenario: String,
+    /// `aftershock inject`.
+    pub(crate) inject: Running,
+    /// The round's business key.
+    pub(crate) key: String,
 }
 
 pub(crate) fn serve(url: &str, folder: &Path) -> Running {
