@@ -21,10 +21,10 @@ use aftershock_core::id::CallId;
 use aftershock_core::id::{ExecutionId, ObserverId, Token};
 use aftershock_core::name::{Api, Service};
 use aftershock_core::outcome::OutcomeOverride;
-use aftershock_core::plan::Plan;
+use aftershock_core::plan::{Channel, Plan};
 use aftershock_core::span::Association;
 use aftershock_core::trace::Trace;
-use aftershock_core::wire::{Ruling, Tagging, Unseen};
+use aftershock_core::wire::{CutConnections, Ruling, Tagging, Unseen};
 use serde::{Deserialize, Serialize};
 
 /// A runner that says nothing for this long is taken for dead.
@@ -250,10 +250,13 @@ pub struct Finish {
 /// Its answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// The round's verdict: the worst of its faults'.
+    /// The round's verdict: the worst of its faults' and its cuts'.
     pub verdict: Verdict,
     /// One verdict for each fault of the plan.
     pub faults: Vec<FaultVerdict>,
+    /// One verdict for each cut of the plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cuts: Vec<CutVerdict>,
     /// What concerns the round as a whole: why it could not be run as planned, what is missing from its record.
     #[serde(default)]
     pub reasons: Vec<String>,
@@ -322,6 +325,22 @@ pub struct FaultVerdict {
     pub multiple: bool,
 }
 
+/// What became of a channel that was cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutVerdict {
+    /// Which.
+    pub channel: Channel,
+    /// `injected`: a connection was broken or refused on it, or a call failed. `unreached`: there was none of either.
+    /// `missed`: calls were made, and all were answered, after it was healed.
+    pub verdict: Verdict,
+    /// Why, a sentence for each thing that mattered, in the order of executions.
+    pub reasons: Vec<String>,
+    /// Calls of the round that failed on it. Callers that notice before they send a request make no call that is seen.
+    pub failed: u64,
+    /// Connections that it met, whoever's calls they carry.
+    pub connections: CutConnections,
+}
+
 /// What the client and the invariants say (design §4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -387,7 +406,7 @@ pub struct RoundSummary {
     pub key: String,
     /// When it started, seconds since the Unix epoch.
     pub started: i64,
-    /// How many faults its plan has; 0 for a recording.
+    /// How many faults and cuts its plan has; 0 for a recording.
     pub faults: usize,
     /// Its verdict, once it has one.
     pub verdict: Option<Verdict>,

@@ -11,7 +11,7 @@ use aftershock_core::event::{ApiRef, CountedEvent, Event, OutcomeFilter};
 use aftershock_core::id::CallId;
 use aftershock_core::name::{Api, Service, nearest};
 use aftershock_core::outcome::OutcomeOverride;
-use aftershock_core::plan::{Atom, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic, UnfitPoint};
+use aftershock_core::plan::{Atom, Channel, MaxInjections, Phase, Plan, Rule, Side, Target, Tfic, UnfitPoint};
 use aftershock_core::trace::Trace;
 use aftershock_generate::{GenerateError, validate};
 
@@ -199,6 +199,14 @@ pub(crate) enum Refusal {
         /// What is wrong.
         problem: String,
     },
+    /// A channel that cannot be cut.
+    #[error("cuts[{cut}]: {problem}")]
+    Cut {
+        /// Which cut of the plan, from 0.
+        cut: usize,
+        /// Why not.
+        problem: String,
+    },
     /// Ordinary traffic that cannot be tagged.
     #[error("traffic: {0}")]
     Traffic(String),
@@ -250,8 +258,10 @@ pub(crate) fn resolve(
             map.check_atom(index, atom)?;
         }
     }
-    // With another fault in the plan an execution may go ways that no clean trace shows.
-    if !traces.is_empty() && plan.faults.len() == 1 {
+    for (cut, channel) in plan.cuts.iter().enumerate() {
+        map.check_cut(channel, faultable).map_err(|problem| Refusal::Cut { cut, problem })?;
+    }
+    if !traces.is_empty() && plan.has_one_fault_alone() {
         validate::plan(plan, traces)?;
     }
     let events = plan.counted_events().expect("every group was resolved above");
@@ -266,11 +276,12 @@ fn check_faultable(rule: &Rule, allowed: &BTreeSet<Service>) -> Result<(), Refus
     let callees = rule.apis.iter().map(|api| (&api.service, "whose call it would be about"));
     let mut touched = std::iter::once((&rule.service, "where the fault would act")).chain(callees);
     let Some((service, role)) = touched.find(|(service, _)| !allowed.contains(*service)) else { return Ok(()) };
-    let allowed = match allowed.is_empty() {
-        true => "none".to_owned(),
-        false => list(allowed.iter().map(Service::as_str)),
-    };
+    let allowed = listed_or_none(allowed);
     Err(Refusal::NotFaultable { fault: rule.index, service: service.clone(), role, allowed })
+}
+
+fn listed_or_none(services: &BTreeSet<Service>) -> String {
+    if services.is_empty() { "none".to_owned() } else { list(services.iter().map(Service::as_str)) }
 }
 
 /// What each service calls in `traces`.
@@ -393,6 +404,36 @@ impl<'a> Surroundings<'a> {
             if http::HeaderValue::from_str(value).is_err() {
                 return Err(format!("expected a value that a header field can have for {name:?}"));
             }
+        }
+        Ok(())
+    }
+
+    /// The caller's sidecar cuts, and must know which connections lead to the callee.
+    fn check_cut(&self, channel: &Channel, faultable: Option<&BTreeSet<Service>>) -> Result<(), String> {
+        let Channel { caller, callee } = channel;
+        for service in [caller, callee] {
+            if !self.services.contains(service) {
+                return Err(format!("unknown service `{service}`{}", hint(service.as_str(), self.names())));
+            }
+            if let Some(allowed) = faultable.filter(|allowed| !allowed.contains(service)) {
+                let allowed = listed_or_none(allowed);
+                return Err(format!(
+                    "`{service}` is not among the services that this controller lets faults touch: {allowed}"
+                ));
+            }
+        }
+        let Instances { count, callees } = self.instances;
+        let registered = count.keys().map(Service::as_str);
+        if !count.contains_key(caller) {
+            let hint = hint(caller.as_str(), registered);
+            return Err(format!("no sidecar of `{caller}` is registered, which would cut its connections{hint}"));
+        }
+        let configured = callees.get(caller).is_some_and(|callees| callees.contains(callee));
+        if !configured && !count.contains_key(callee) {
+            return Err(format!(
+                "the sidecar of `{caller}` does not know which connections lead to `{callee}`: it has no outbound listener \
+                 for it, and no sidecar of `{callee}` is registered"
+            ));
         }
         Ok(())
     }
@@ -538,8 +579,8 @@ impl<'a> Surroundings<'a> {
         if let Some(caller) = &event.caller {
             self.check_service(fault, caller)?;
         }
-        if self.plan.faults.len() > 1 {
-            // What another fault makes end in an error, no clean trace shows.
+        if !self.plan.has_one_fault_alone() {
+            // What another fault or a cut makes end in an error, no clean trace shows.
             event.outcome = OutcomeFilter::Any;
         }
         let counted = CountedEvent { event, apis };

@@ -290,6 +290,7 @@ impl State {
                 self.with(token, |live| live.not_armed(observer, reason));
             }
             FromSidecar::Disarmed { token } => self.with(token, |live| live.disarmed(observer)),
+            FromSidecar::Cut { token, connections } => self.with(token, |live| live.cut(observer, connections)),
             FromSidecar::Lapsed { token } => self.with(token, |live| live.lapsed(observer)),
             FromSidecar::Activity { token, begun, open } => {
                 self.with(token, |live| live.activity(observer, begun, open));

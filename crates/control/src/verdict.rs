@@ -9,14 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aftershock_core::id::{CallId, ExecutionId, ObserverId};
 use aftershock_core::name::Service;
-use aftershock_core::plan::{Plan, Rule};
+use aftershock_core::plan::{Channel, Plan, Rule};
 use aftershock_core::span::{CallSpan, Injection};
 use aftershock_core::trace::{Call, Trace};
+use aftershock_core::wire::CutConnections;
 
-use crate::api::{ArbiterEntry, FaultVerdict, Verdict};
+use crate::api::{ArbiterEntry, CutVerdict, FaultVerdict, Verdict};
 
 mod arbitration;
 mod causal;
+mod cut;
 mod missed;
 mod pass;
 mod record;
@@ -24,6 +26,7 @@ mod window;
 
 use arbitration::Arbitration;
 use causal::After;
+pub use cut::judge as judge_cuts;
 use pass::{Armed, Sighting, Unjudged, misnumbered};
 use record::Holes;
 use window::times;
@@ -88,6 +91,8 @@ pub struct RoundFacts<'a> {
     pub failures: &'a [Failure],
     /// What the arbiter did, in its order.
     pub arbiter: &'a [ArbiterEntry],
+    /// The connections that met the cuts of the plan.
+    pub cut: &'a BTreeMap<Channel, CutConnections>,
     /// Executions that are not complete (design §3.11), and why.
     pub incomplete: &'a BTreeMap<ExecutionId, String>,
     /// What else is missing from the record of the round, as sentences: spans a sidecar lost, a flush that was not
@@ -100,9 +105,10 @@ pub fn judge(facts: &RoundFacts<'_>) -> Vec<FaultVerdict> {
     (0..facts.plan.faults.len()).map(|index| judge_fault(facts, index)).collect()
 }
 
-/// The verdict of the round: the worst of its faults', or what a clean recording is worth.
-pub fn of_round(facts: &RoundFacts<'_>, faults: &[FaultVerdict]) -> Verdict {
-    if let Some(worst) = faults.iter().map(|fault| fault.verdict).min() {
+/// The verdict of the round: the worst of its faults' and its cuts', or what a clean recording is worth.
+pub fn of_round(facts: &RoundFacts<'_>, faults: &[FaultVerdict], cuts: &[CutVerdict]) -> Verdict {
+    let verdicts = faults.iter().map(|fault| fault.verdict).chain(cuts.iter().map(|cut| cut.verdict));
+    if let Some(worst) = verdicts.min() {
         return worst;
     }
     if !facts.failures.is_empty() {

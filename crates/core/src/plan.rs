@@ -342,7 +342,23 @@ impl Default for MaxInjections {
     }
 }
 
-/// One or more temporal faults armed together for one round, and the groups they name.
+/// The connections of one service to another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Channel {
+    /// Whose connections they are; it has a sidecar.
+    pub caller: Service,
+    /// Where they lead.
+    pub callee: Service,
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} → {}", self.caller, self.callee)
+    }
+}
+
+/// One or more temporal faults armed together for one round, the groups they name, and the channels that are cut meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -352,6 +368,10 @@ pub struct Plan {
     /// Named sets of Apis whose counts are pooled.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, BTreeSet<Api>>,
+    /// Channels that are cut while the plan is armed: open connections are broken, new ones refused, whoever's calls they
+    /// carry.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub cuts: BTreeSet<Channel>,
 }
 
 /// A plan speaks of a group it does not define.
@@ -360,6 +380,21 @@ pub struct Plan {
 pub struct UnknownGroup(pub String);
 
 impl Plan {
+    /// How many faults and cuts it has; none is a clean recording.
+    pub fn len(&self) -> usize {
+        self.faults.len() + self.cuts.len()
+    }
+
+    /// Whether it is that of a clean recording.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether executions go the ways of the clean traces until its fault: another fault or a cut leads them elsewhere.
+    pub fn has_one_fault_alone(&self) -> bool {
+        self.faults.len() == 1 && self.cuts.is_empty()
+    }
+
     /// The Apis an [`ApiRef`] stands for.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::plan::{Rule, Side};
 use crate::span::Association;
 
 /// The version of this protocol.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// The longest line either side accepts, in bytes.
 pub const MAX_LINE: usize = 4 << 20;
@@ -65,6 +65,13 @@ pub enum FromSidecar {
     Disarmed {
         /// Which round.
         token: Token,
+    },
+    /// What met the cuts of a round: said before [`FromSidecar::Disarmed`], if it had any.
+    Cut {
+        /// Which round.
+        token: Token,
+        /// The connections, by callee.
+        connections: BTreeMap<Service, CutConnections>,
     },
     /// A lease ran out before it was renewed: rules were removed, parked messages released.
     Lapsed {
@@ -193,6 +200,15 @@ pub enum Ruling {
     /// The shot is reserved or spent, or the rule has ended in this execution or round. It may be said unasked to a pass
     /// that was told to wait: then that goes on at once.
     Spent,
+}
+
+/// Connections that met a cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CutConnections {
+    /// Those that were open when it began.
+    pub broken: u64,
+    /// Those that were tried while it lasted.
+    pub refused: u64,
 }
 
 /// One open call.
@@ -392,6 +408,10 @@ pub struct Arm {
     /// This sidecar makes executions of the round of ordinary entry requests.
     #[serde(default)]
     pub tagging: Option<Tagging>,
+    /// Callees that are cut off from this sidecar's service until the round is disarmed: open connections to them are
+    /// broken, new ones refused, whoever's calls they carry.
+    #[serde(default)]
+    pub cuts: BTreeSet<Service>,
 }
 
 impl Arm {
@@ -410,6 +430,7 @@ impl Arm {
             outcomes: Vec::new(),
             known_calls: BTreeSet::new(),
             tagging: None,
+            cuts: BTreeSet::new(),
         }
     }
 }

@@ -379,6 +379,11 @@ pub enum Door {
 pub trait Decider {
     /// A connection was accepted.
     fn opened(&mut self, door: Door) -> LinkId;
+    /// Whether a link that was just opened leads to a callee that is cut off: its upstream is not dialled, as if it had
+    /// refused.
+    fn is_cut(&self, _link: LinkId) -> bool {
+        false
+    }
     /// Run `call` with the interceptor of `link`, at `now`.
     fn intercept(&mut self, link: LinkId, now: std::time::Instant, call: &mut dyn FnMut(&mut dyn Interceptor));
     /// The link is gone; every exchange of it was closed before.

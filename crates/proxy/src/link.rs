@@ -96,10 +96,12 @@ impl Stop {
 #[derive(Debug)]
 enum Message {
     Resume(StreamId, Resume),
+    /// Its upstream is cut off.
+    Cut,
     Stop,
 }
 
-/// Finds the link that a resume is for. Cheap to clone; clones know the same links.
+/// Finds the link that something is said to. Cheap to clone; clones know the same links.
 #[derive(Debug, Clone, Default)]
 pub struct Router(Rc<RefCell<HashMap<LinkId, mpsc::UnboundedSender<Message>>>>);
 
@@ -117,6 +119,14 @@ impl Router {
                 // A link whose task has ended takes itself off; until then its inbox exists.
                 let _ = inbox.send(Message::Resume(stream, resume));
             }
+        }
+    }
+
+    /// Breaks the upstream connections of these links, so that their applications see them broken.
+    pub fn cut(&self, cut: impl IntoIterator<Item = LinkId>) {
+        let links = self.0.borrow();
+        for inbox in cut.into_iter().filter_map(|link| links.get(&link)) {
+            let _ = inbox.send(Message::Cut);
         }
     }
 
@@ -186,8 +196,7 @@ async fn accept(listener: Listener, shared: Shared, stop: Stop) {
                 Err(refusal) => return shared.own.refuse(app, &refusal),
             },
         };
-        let dial = Box::pin(TcpStream::connect(target));
-        links.spawn_local(relay::Relay::new(door, app, dial, shared.clone()));
+        links.spawn_local(relay::Relay::new(door, app, target, shared.clone()));
     };
     loop {
         tokio::select! {

@@ -301,6 +301,7 @@ impl Hub {
         what(&mut self.0.sidecar.borrow_mut());
         let resumes = self.0.sidecar.borrow_mut().resumes();
         self.0.router.deliver(resumes);
+        self.0.router.cut(self.0.sidecar.borrow_mut().take_cuts());
         self.pass_on();
     }
 
@@ -419,6 +420,10 @@ impl Operated for Hub {
 impl Decider for Hub {
     fn opened(&mut self, door: Door) -> LinkId {
         self.0.sidecar.borrow_mut().opened(door)
+    }
+
+    fn is_cut(&self, link: LinkId) -> bool {
+        self.0.sidecar.borrow().is_cut(link)
     }
 
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {

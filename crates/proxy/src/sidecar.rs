@@ -49,6 +49,7 @@ use std::time::Instant;
 use aftershock_core::evidence::{Gap, GapKind};
 use aftershock_core::hop::Keyring;
 use aftershock_core::id::{CallId, ObserverId, Token};
+use aftershock_core::name::Service;
 use aftershock_core::plan::Side;
 use aftershock_core::span::{CallSpan, Instant as Stamp};
 use aftershock_core::wire::{Arm, FromController, FromSidecar, OpenCall, Registry};
@@ -77,6 +78,8 @@ struct Link {
     door: Door,
     /// Which of an outbound listener's addresses it goes to.
     upstream: usize,
+    /// Its callee was cut off when it was opened, or since.
+    cut: bool,
 }
 
 impl Link {
@@ -106,6 +109,8 @@ pub struct Sidecar {
     departed: DepartedCalls,
     links: HashMap<LinkId, Link>,
     last_link: u64,
+    /// Links whose connections are to be broken.
+    cuts: Vec<LinkId>,
     /// The next address of each outbound listener.
     turns: Vec<usize>,
     exchanges: HashMap<ExchangeId, Exchange>,
@@ -165,6 +170,7 @@ impl Sidecar {
             executions: Executions::default(),
             links: HashMap::default(),
             last_link: 0,
+            cuts: Vec::new(),
             exchanges: HashMap::default(),
             timers: BTreeMap::new(),
             last_timer: 0,
@@ -208,6 +214,7 @@ impl Sidecar {
             ("acts to be confirmed", !self.resuming.is_empty()),
             ("messages to go on", !self.ready.is_empty()),
             ("messages on hold", !self.holding.is_empty()),
+            ("links to be cut", !self.cuts.is_empty()),
         ];
         left.into_iter().filter(|(_, is_left)| *is_left).map(|(name, _)| name).collect()
     }
@@ -239,19 +246,23 @@ impl Sidecar {
         match word {
             FromController::Welcome { keys, registry, late, .. } => {
                 self.keys = keys;
-                self.callees.register(&self.config, registry);
+                self.register(registry);
                 for token in &late {
                     self.activity.follow(*token);
                 }
                 self.rounds.set_late(late);
                 self.activity.retain(|token| self.rounds.takes(token));
             }
-            FromController::Registry(registry) => self.callees.register(&self.config, registry),
+            FromController::Registry(registry) => self.register(registry),
             FromController::Arm(arm) => self.arm(arm, now),
             FromController::Renew { token } => self.rounds.renew(token, now),
             FromController::Disarm { token } => {
                 self.disarm(token);
                 tracing::info!("disarmed");
+                let met = self.rounds.get(token).map(|round| round.cut.clone()).unwrap_or_default();
+                if !met.is_empty() {
+                    self.outbox.push(FromSidecar::Cut { token, connections: met });
+                }
                 self.outbox.push(FromSidecar::Disarmed { token });
             }
             FromController::End { token } => {
@@ -273,6 +284,12 @@ impl Sidecar {
         }
     }
 
+    /// Everybody is named anew.
+    fn register(&mut self, registry: Registry) {
+        self.callees.register(&self.config, registry);
+        self.cut_links();
+    }
+
     /// Rules act from here on: what is armed is complete or nothing.
     fn arm(&mut self, arm: Arm, now: Instant) {
         let token = arm.token;
@@ -291,11 +308,40 @@ impl Sidecar {
         }
         // Armed anew: rules count from the next execution on, those that have begun were not seen from their beginning.
         self.disarm(token);
-        tracing::info!(rules = arm.rules.len(), lease = ?arm.lease, "armed");
+        let cuts: Vec<&str> = arm.cuts.iter().map(Service::as_str).collect();
+        tracing::info!(rules = arm.rules.len(), ?cuts, lease = ?arm.lease, "armed");
         self.rounds.arm(token, Round::new(arm, self.executions.next_born(), now));
         self.executions.hold(token);
         self.activity.follow(token);
+        self.cut_links();
         self.outbox.push(FromSidecar::Armed { token });
+    }
+
+    /// The callee behind `link`, if it is cut off.
+    fn cut_off(&self, link: Link) -> Option<Service> {
+        let callee = self.callees.behind(link.way()?).name()?;
+        self.rounds.cuts(callee).then(|| callee.clone())
+    }
+
+    /// Open links to callees that are cut off break.
+    fn cut_links(&mut self) {
+        let whole = self.links.iter().filter(|(_, link)| !link.cut);
+        let mut cut: Vec<(LinkId, Service)> =
+            whole.filter_map(|(id, link)| Some((*id, self.cut_off(*link)?))).collect();
+        cut.sort_unstable_by_key(|(id, _)| *id);
+        for (id, callee) in cut {
+            if let Some(link) = self.links.get_mut(&id) {
+                link.cut = true;
+            }
+            self.rounds.met_cut(&callee, |met| met.broken += 1);
+            self.tallies.broken();
+            self.cuts.push(id);
+        }
+    }
+
+    /// Links whose connections are to be broken, since the last call.
+    pub fn take_cuts(&mut self) -> Vec<LinkId> {
+        std::mem::take(&mut self.cuts)
     }
 
     /// Time has come to `now`: leases and deadlines that have passed take effect.
@@ -479,9 +525,19 @@ impl Decider for Sidecar {
             }
             Door::Inbound(_) | Door::RedirectedIn(_) => 0,
         };
-        self.links.insert(link, Link { door, upstream });
+        let mut opened = Link { door, upstream, cut: false };
+        if let Some(callee) = self.cut_off(opened) {
+            opened.cut = true;
+            self.rounds.met_cut(&callee, |met| met.refused += 1);
+            self.tallies.refused();
+        }
+        self.links.insert(link, opened);
         self.tallies.opened(door);
         link
+    }
+
+    fn is_cut(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.cut)
     }
 
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {

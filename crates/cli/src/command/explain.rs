@@ -48,6 +48,9 @@ impl Explain {
             output::json(&explanations)?;
             return Ok(Ended::AsExpected);
         }
+        if explanations.is_empty() {
+            output::line("there is nothing to explain: this file only cuts channels");
+        }
         for (index, explanation) in explanations.iter().enumerate() {
             if index > 0 {
                 output::line("");

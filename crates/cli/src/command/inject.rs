@@ -158,6 +158,7 @@ fn human(report: &Report, plan: &Plan) {
     for fault in &plan.faults {
         output::line(format!("{} the {} when {}", fault.fault, fault.target, fault.guard));
     }
+    plan.cuts.iter().for_each(|channel| output::line(format!("cut {channel}")));
     if let [round] = &report.rounds[..] {
         sequences(round, plan);
         attempts(round);
@@ -176,7 +177,7 @@ fn human(report: &Report, plan: &Plan) {
             report.trials
         ));
     }
-    if plan.faults.len() > 1 {
+    if plan.len() > 1 {
         of_each_fault(&report.rounds, plan);
     }
     for round in &report.rounds {
@@ -192,27 +193,43 @@ fn human(report: &Report, plan: &Plan) {
     }
 }
 
-/// How often each fault of a plan had which verdict.
+/// How often each fault and each cut of a plan had which verdict.
 fn of_each_fault(rounds: &[RoundOutcome], plan: &Plan) {
+    let finished = || rounds.iter().map(|round| &round.finished);
     for (rule, fault) in plan.faults.iter().enumerate() {
-        let mut verdicts: BTreeMap<Verdict, u32> = BTreeMap::new();
-        let of_fault = rounds.iter().flat_map(|round| &round.finished.faults).filter(|fault| fault.rule == rule);
-        of_fault.for_each(|fault| *verdicts.entry(fault.verdict).or_default() += 1);
-        let verdicts: Vec<String> = verdicts.iter().map(|(verdict, times)| format!("{times} × {verdict}")).collect();
-        output::line(format!("  fault {}, {} the {}: {}", rule + 1, fault.fault, fault.target, verdicts.join(", ")));
+        let of_fault = finished().flat_map(|round| &round.faults).filter(|fault| fault.rule == rule);
+        let verdicts = counted(of_fault.map(|fault| fault.verdict));
+        output::line(format!("  fault {}, {} the {}: {verdicts}", rule + 1, fault.fault, fault.target));
+    }
+    for channel in &plan.cuts {
+        let of_cut = finished().flat_map(|round| &round.cuts).filter(|cut| cut.channel == *channel);
+        output::line(format!("  cut {channel}: {}", counted(of_cut.map(|cut| cut.verdict))));
     }
 }
 
-/// Why a round's verdict is what it is; of several faults, of which.
+/// How often which verdict was found.
+fn counted(verdicts: impl Iterator<Item = Verdict>) -> String {
+    let mut times: BTreeMap<Verdict, u32> = BTreeMap::new();
+    verdicts.for_each(|verdict| *times.entry(verdict).or_default() += 1);
+    times.iter().map(|(verdict, times)| format!("{times} × {verdict}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a round's verdict is what it is; of several faults and cuts, of which.
 fn reasons<'a>(round: &'a RoundOutcome, plan: &Plan) -> impl Iterator<Item = String> + use<'a> {
-    let several = plan.faults.len() > 1;
+    let several = plan.len() > 1;
     let of_faults = round.finished.faults.iter().flat_map(move |fault| {
         fault.reasons.iter().map(move |reason| match several {
             true => format!("fault {} {}: {reason}", fault.rule + 1, fault.verdict),
             false => reason.clone(),
         })
     });
-    round.finished.reasons.iter().cloned().chain(of_faults)
+    let of_cuts = round.finished.cuts.iter().flat_map(move |cut| {
+        cut.reasons.iter().map(move |reason| match several {
+            true => format!("cut {} {}: {reason}", cut.channel, cut.verdict),
+            false => reason.clone(),
+        })
+    });
+    round.finished.reasons.iter().cloned().chain(of_faults).chain(of_cuts)
 }
 
 /// The message sequence of each execution of a round.

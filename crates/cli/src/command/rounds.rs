@@ -37,12 +37,14 @@ impl Rounds {
             for fault in &record.plan.faults {
                 output::line(format!("{}: {} when {}", fault.fault, fault.target, fault.guard));
             }
+            record.plan.cuts.iter().for_each(|channel| output::line(format!("cut {channel}")));
             if let Some(finished) = &record.finished {
                 for trace in &finished.traces {
                     output::line(draw::sequence::render(trace, &record.plan).join("\n"));
                 }
                 output::line(format!("verdict {}", finished.verdict));
-                for reason in finished.faults.iter().flat_map(|fault| &fault.reasons) {
+                let of_cuts = finished.cuts.iter().flat_map(|cut| &cut.reasons);
+                for reason in finished.faults.iter().flat_map(|fault| &fault.reasons).chain(of_cuts) {
                     output::line(format!("  {reason}"));
                 }
             }

@@ -51,7 +51,12 @@ pub(crate) async fn registered(
             Ok(status) if status.sidecars.len() >= wanted => return Ok(status),
             Ok(status) if tokio::time::Instant::now() > deadline => {
                 let names: Vec<String> = status.sidecars.iter().map(|s| s.service.to_string()).collect();
-                bail!("{} of {wanted} sidecars registered within {within:?}: {}", names.len(), names.join(", "));
+                let refused: String = status.refused.values().map(|reason| format!("\nrefused: {reason}")).collect();
+                bail!(
+                    "{} of {wanted} sidecars registered within {within:?}: {}{refused}",
+                    names.len(),
+                    names.join(", ")
+                );
             }
             Err(error) if tokio::time::Instant::now() > deadline => return Err(error.into()),
             // There is nothing to subscribe to before the controller answers; this is the only polling there is.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use aftershock_lab::net::{Family, PodNetwork};
 
+use crate::scenarios::a_channel_is_cut_for_a_round;
 use crate::support::{ParkedCharge, System, ask, eventually, get, run, skipped};
 
 /// Whether this machine can make such a network and redirect traffic on it; a test that cannot is skipped aloud.
@@ -134,6 +135,14 @@ fn hosts_are_parted_and_killed_by_scenarios_and_restored_after_each_round() {
     eventually("their leases are over", restored);
     let (head, _) = ask(&format!("{}255:4710", system.prefix), "GET", "/v1/hosts", "origin: http://evil\r\n", "");
     assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+}
+
+#[test]
+fn a_channel_is_cut_for_a_round_and_healed_behind_it() {
+    if !possible("a_channel_is_cut_for_a_round_and_healed_behind_it") {
+        return;
+    }
+    a_channel_is_cut_for_a_round(&System::start("topologies/online-boutique.yaml", &["--network", "netns"]));
 }
 
 #[test]

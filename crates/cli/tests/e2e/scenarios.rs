@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{
     Finished, Running, System, aftershock, alive, ask, descendants, eventually, get, root, run, skipped,
@@ -573,4 +573,39 @@ fn the_variables_of_a_command_client_do_not_reach_the_commands_of_aftershock() {
     assert!(finished.stderr.contains("127.0.0.1:1"), "it asked the controller: {}", finished.stderr);
     let help = run(&["status", "--help"]).expect(0).stdout;
     assert!(!help.contains("AFTERSHOCK_KEY"), "{help}");
+}
+
+/// The front page without ads: no call reaches adservice while frontend is cut off from it, whoever's call it is.
+pub(crate) fn a_channel_is_cut_for_a_round(system: &System) {
+    let front = system.file("scenarios/online-boutique/front.yaml", |text| text);
+    let cut = system.file("scenarios/online-boutique/ads-cut-off.yaml", |text| text);
+    system.run(&["record", &front, "--rounds", "2"]).expect(0);
+    let ads = |key: &str, what: &str| {
+        let asked = events(system, 1, key).into_iter().filter(|event| event["api"] == "GetAds");
+        asked.filter(|event| event["event"] == what).count()
+    };
+    let report = inject(system, &cut, &front, &["--trials", "3"], 0);
+    assert_eq!((&report["injected"], &report["as_declared"]), (&json!(3), &json!(3)), "{report:#}");
+    for round in report["rounds"].as_array().unwrap() {
+        let key = round["key"].as_str().unwrap();
+        assert_eq!((ads(key, "request-sent"), ads(key, "response-received")), (1, 0), "{key}");
+    }
+    // The connection of before, which the first request meets; then attempts at others, over which no call can be seen.
+    let met = |round: usize, what: &str| report["rounds"][round]["finished"]["cuts"][0]["connections"][what].as_u64();
+    assert_eq!(met(0, "broken"), Some(1), "{report:#}");
+    assert!(met(1, "refused") > Some(0) && met(2, "refused") > Some(0), "{report:#}");
+    let healed = get(&format!("{}1:8080", system.prefix), "/?key=healed");
+    assert!(healed.contains(r#""key":"healed""#), "{healed}");
+    assert_eq!((ads("healed", "request-sent"), ads("healed", "response-received")), (1, 1));
+    // A round with a cut is no recording: what executions do in it is not what they do.
+    let table = system.run(&["rounds", "--format", "json"]).expect(0).json();
+    let cuts: Vec<&Value> = table.as_array().unwrap().iter().filter(|round| round["verdict"] == "injected").collect();
+    assert!(cuts.len() == 3 && cuts.iter().all(|round| round["faults"] == 1), "{cuts:?}");
+    let shown = system.run(&["rounds", &cuts[0]["id"].to_string()]).expect(0).stdout;
+    assert!(shown.contains("cut frontend → adservice\n") && shown.contains("frontend → adservice: "), "{shown}");
+}
+
+#[test]
+fn a_channel_is_cut_for_a_round_over_loopback() {
+    a_channel_is_cut_for_a_round(&System::start("topologies/online-boutique.yaml", &[]));
 }

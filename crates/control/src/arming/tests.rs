@@ -369,3 +369,47 @@ fn what_each_service_calls_is_known_from_the_traces() {
     assert_eq!(of_checkout, ["payment shop.Payment/Charge", "shipping shop.Shipping/Quote"]);
     assert_eq!(known.len(), 1, "nobody else calls anything");
 }
+
+#[test]
+fn a_channel_can_be_cut_where_its_caller_has_a_sidecar_that_knows_the_callee() {
+    let cut = |caller: &str, callee: &str| plan(json!({"cuts": [{"caller": caller, "callee": callee}]}));
+    assert_eq!(
+        resolve(&cut("checkout", "payment"), &shop(), &checkout()),
+        resolve(&Plan::default(), &shop(), &checkout())
+    );
+    let mut configured = instances(&["checkout"]);
+    configured.callees.insert(service("checkout"), [service("database")].into());
+    assert!(resolve(&cut("checkout", "database"), &configured, &[]).is_ok(), "a callee without a sidecar");
+
+    let refused = |plan: &Plan, instances: &Instances| refusal(plan, instances, &checkout());
+    assert_eq!(
+        refused(&cut("checkout", "paymint"), &shop()),
+        "cuts[0]: unknown service `paymint`; did you mean `payment`?"
+    );
+    assert_eq!(
+        refused(&cut("payment", "checkout"), &instances(&["checkout"])),
+        "cuts[0]: no sidecar of `payment` is registered, which would cut its connections; known: `checkout`"
+    );
+    assert_eq!(
+        refused(&cut("checkout", "payment"), &instances(&["checkout"])),
+        "cuts[0]: the sidecar of `checkout` does not know which connections lead to `payment`: it has no outbound listener \
+         for it, and no sidecar of `payment` is registered"
+    );
+}
+
+#[test]
+fn a_cut_touches_no_service_that_may_not_be_faulted() {
+    let plan = plan(json!({"cuts": [{"caller": "checkout", "callee": "payment"}]}));
+    let request = StartRound { plan, ..StartRound::default() };
+    let refused = |faultable: &[&str]| {
+        let faultable = faultable.iter().map(|name| service(name)).collect();
+        super::resolve(&request, Some(&faultable), &shop(), &checkout()).map_err(|refusal| refusal.to_string())
+    };
+    assert!(refused(&["checkout", "payment"]).is_ok());
+    for (allowed, other) in [("checkout", "payment"), ("payment", "checkout")] {
+        assert_eq!(
+            refused(&[allowed]).unwrap_err(),
+            format!("cuts[0]: `{other}` is not among the services that this controller lets faults touch: `{allowed}`")
+        );
+    }
+}

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use aftershock_core::id::{ExecutionId, ObserverId};
 use aftershock_core::name::{Api, Service};
-use aftershock_core::plan::{Plan, Rule};
+use aftershock_core::plan::{Channel, Plan, Rule};
 use aftershock_core::span::CallSpan;
 use aftershock_core::trace::Trace;
-use aftershock_core::wire::OpenCall;
+use aftershock_core::wire::{CutConnections, OpenCall};
 
 use super::live::Participant;
 use crate::api::{ArbiterEntry, Finished, RoundId};
 use crate::completion::{self, Record};
 use crate::state::State;
-use crate::verdict::{Failure, Fired, RoundFacts, judge, of_round};
+use crate::verdict::{Failure, Fired, RoundFacts, judge, judge_cuts, of_round};
 
 /// What is in, as it came.
 #[derive(Debug)]
@@ -54,6 +54,7 @@ pub(crate) struct Case {
     fired: Vec<Fired>,
     failures: Vec<Failure>,
     arbiter: Vec<ArbiterEntry>,
+    cut: BTreeMap<Channel, CutConnections>,
 }
 
 impl State {
@@ -129,6 +130,7 @@ impl State {
             fired: live.fired.clone(),
             failures: live.failures.clone(),
             arbiter: live.arbiter.log().to_vec(),
+            cut: live.met_cuts(),
         };
         let token = live.token;
         self.collector.close(token, id);
@@ -173,7 +175,7 @@ impl Assembled {
 impl Case {
     /// What came of the round.
     pub(crate) fn judge(self, assembled: Assembled) -> Finished {
-        let Case { plan, rules, armed, fired, failures, arbiter } = self;
+        let Case { plan, rules, armed, fired, failures, arbiter, cut } = self;
         let Assembled { traces, incomplete, missing, unassociated, .. } = assembled;
         let facts = RoundFacts {
             plan: &plan,
@@ -183,12 +185,14 @@ impl Case {
             fired: &fired,
             failures: &failures,
             arbiter: &arbiter,
+            cut: &cut,
             incomplete: &incomplete,
             missing: &missing,
         };
         let faults = judge(&facts);
-        let verdict = of_round(&facts, &faults);
+        let cuts = judge_cuts(&facts);
+        let verdict = of_round(&facts, &faults, &cuts);
         let reasons = failures.iter().map(ToString::to_string).chain(missing).collect();
-        Finished { verdict, faults, reasons, traces, incomplete, unassociated, arbiter }
+        Finished { verdict, faults, cuts, reasons, traces, incomplete, unassociated, arbiter }
     }
 }

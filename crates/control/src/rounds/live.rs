@@ -7,8 +7,9 @@ use std::time::Duration;
 use aftershock_core::duration::Interval;
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::name::{Api, Service};
+use aftershock_core::plan::Channel;
 use aftershock_core::trace::Trace;
-use aftershock_core::wire::{Arm, Ask, FromController, OpenCall, Ordinary, Ruling};
+use aftershock_core::wire::{Arm, Ask, CutConnections, FromController, OpenCall, Ordinary, Ruling};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -105,6 +106,8 @@ pub(crate) struct Participant {
     /// Why it would not be armed.
     refused: Option<String>,
     pub(super) disarmed: bool,
+    /// What met the cuts of the round there, by callee.
+    cut: BTreeMap<Service, CutConnections>,
     /// Its connection ended since. One that comes back is another participant, a late one.
     pub(super) gone: bool,
     /// Its calls without association, before the round.
@@ -123,6 +126,7 @@ impl Participant {
             pending: true,
             refused: None,
             disarmed: false,
+            cut: BTreeMap::new(),
             gone: false,
             unassociated: BTreeMap::new(),
             seen: Seen::default(),
@@ -178,6 +182,7 @@ impl Live {
     }
 
     fn arm_of(&self, service: &Service) -> Arm {
+        let cuts = self.request.plan.cuts.iter().filter(|channel| channel.caller == *service);
         let rules = self.armament.rules.iter().filter(|rule| rule.service == *service);
         Arm {
             rules: rules.cloned().collect(),
@@ -188,6 +193,7 @@ impl Live {
             arbiter_timeout: self.terms.arbiter_timeout,
             outcomes: self.request.outcomes.clone(),
             known_calls: self.armament.known_calls.get(service).cloned().unwrap_or_default(),
+            cuts: cuts.map(|channel| channel.callee.clone()).collect(),
             ..Arm::clean(self.token, self.terms.lease)
         }
     }
@@ -235,6 +241,26 @@ impl Live {
             participant.disarmed = true;
             self.changed();
         }
+    }
+
+    pub(crate) fn cut(&mut self, observer: ObserverId, connections: BTreeMap<Service, CutConnections>) {
+        if let Some(participant) = self.participants.get_mut(&observer) {
+            participant.cut = connections;
+        }
+    }
+
+    /// What met the cuts of the plan, at all instances of each caller.
+    pub(super) fn met_cuts(&self) -> BTreeMap<Channel, CutConnections> {
+        let mut met: BTreeMap<Channel, CutConnections> = BTreeMap::new();
+        for participant in self.participants.values() {
+            for (callee, connections) in &participant.cut {
+                let channel = Channel { caller: participant.service.clone(), callee: callee.clone() };
+                let sum = met.entry(channel).or_default();
+                sum.broken = sum.broken.saturating_add(connections.broken);
+                sum.refused = sum.refused.saturating_add(connections.refused);
+            }
+        }
+        met
     }
 
     pub(crate) fn lapsed(&mut self, observer: ObserverId) {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use aftershock_core::event::{ApiRef, OutcomeFilter};
 use aftershock_core::name::{Api, nearest};
-use aftershock_core::plan::{Fault, MaxInjections, Phase, Plan, Tfic};
+use aftershock_core::plan::{Channel, Fault, MaxInjections, Phase, Plan, Tfic};
 use aftershock_core::yaml::{self, API_VERSION, Located, Location, Spanned, WriteError};
 use http::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
@@ -177,11 +177,16 @@ pub struct TemporalFaultFile {
 struct Spec {
     /// The name of the scenario that this is written for.
     scenario: Spanned<String>,
-    /// The faults, armed together.
+    /// The faults, armed together. There may be none beside `cuts`.
+    #[serde(default)]
     faults: Spanned<Vec<Tfic>>,
     /// Named sets of Apis whose counts are pooled, for `group:NAME`.
     #[serde(default)]
     groups: BTreeMap<String, Spanned<BTreeSet<Api>>>,
+    /// Channels that are cut from arming to disarming: open connections are broken, new ones refused. They carry ordinary
+    /// calls, too, which fail as well.
+    #[serde(default)]
+    cuts: Vec<Spanned<Channel>>,
     /// What a round with this fault must find.
     #[serde(default)]
     expect: FaultExpectation,
@@ -208,6 +213,8 @@ struct WrittenSpec<'a> {
     faults: &'a [Tfic],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     groups: &'a BTreeMap<String, BTreeSet<Api>>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    cuts: &'a BTreeSet<Channel>,
     expect: &'a FaultExpectation,
 }
 
@@ -219,6 +226,7 @@ struct Places {
 
 #[derive(Debug, Deserialize)]
 struct SpecPlaces {
+    #[serde(default)]
     faults: Vec<FaultPlaces>,
 }
 
@@ -282,8 +290,20 @@ impl TemporalFault {
         let source = Source { file, text };
         source.named(&raw.metadata.name, "the fault")?;
         let spec = raw.spec;
-        if spec.faults.is_empty() {
-            return Err(source.at(&spec.faults, "expected at least one fault"));
+        if spec.faults.is_empty() && spec.cuts.is_empty() {
+            let place = spec.faults.location.or(spec.scenario.location);
+            return Err(Located::at(
+                file,
+                text,
+                place,
+                "expected at least one fault, or a channel under `cuts`".to_owned(),
+            ));
+        }
+        let mut cuts = BTreeSet::new();
+        for channel in spec.cuts {
+            if !cuts.insert(channel.value.clone()) {
+                return Err(source.at(&channel, format!("expected each channel once, found {} again", channel.value)));
+            }
         }
         for (name, apis) in &spec.groups {
             if apis.is_empty() {
@@ -291,7 +311,7 @@ impl TemporalFault {
             }
         }
         let groups = spec.groups.into_iter().map(|(name, apis)| (name, apis.value)).collect();
-        let plan = Plan { faults: spec.faults.value, groups };
+        let plan = Plan { faults: spec.faults.value, groups, cuts };
         for (tfic, places) in plan.faults.iter().zip(&places.spec.faults) {
             check(&source, &plan, tfic, places)?;
         }
@@ -327,6 +347,7 @@ impl TemporalFault {
                 scenario: &self.scenario,
                 faults: &self.plan.faults,
                 groups: &self.plan.groups,
+                cuts: &self.plan.cuts,
                 expect: &self.expect,
             },
         })

@@ -288,8 +288,19 @@ fn every_complaint_about_a_fault_says_what_was_expected_and_where() {
         assert_eq!((at_line, underlined.as_str()), (line, at), "{to:?}: {found}");
     }
     let none = "apiVersion: aftershock.dev/v1alpha1\nkind: TemporalFault\nmetadata: {name: x}\nspec: {scenario: a, faults: []}\n";
+    let twice = none.replace("faults: []", "cuts: [{caller: a, callee: b}, {caller: a, callee: b}]");
+    let error = TemporalFault::parse("f.yaml", &twice).unwrap_err();
+    assert_eq!((error.message.as_str(), error.line), ("expected each channel once, found a → b again", Some(4)));
+    let error = TemporalFault::parse("f.yaml", &none.replace(", faults: []", "")).unwrap_err();
+    assert_eq!(
+        (error.message.as_str(), error.line),
+        ("expected at least one fault, or a channel under `cuts`", Some(4))
+    );
     let error = TemporalFault::parse("f.yaml", none).unwrap_err();
-    assert_eq!((error.message.as_str(), error.line), ("expected at least one fault", Some(4)));
+    assert_eq!(
+        (error.message.as_str(), error.line),
+        ("expected at least one fault, or a channel under `cuts`", Some(4))
+    );
 }
 
 #[test]
@@ -400,7 +411,9 @@ fn the_schemas_name_every_key_and_admit_no_other() {
 
 mod properties {
     use aftershock_core::event::{Event, EventKind, OutcomeFilter};
-    use aftershock_core::plan::{Atom, Fault, Hold, MaxInjections, Occurrence, Pattern, Phase, Plan, Tfic, Unlimited};
+    use aftershock_core::plan::{
+        Atom, Channel, Fault, Hold, MaxInjections, Occurrence, Pattern, Phase, Plan, Tfic, Unlimited,
+    };
 
     use super::*;
 
@@ -445,17 +458,21 @@ mod properties {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(faults in proptest::collection::vec(faults(), 1..4), name in "[a-z0-9.-]{1,12}",
-                                        text in "\\PC{1,40}", status in 100..600_u16) {
+        fn what_is_written_is_read_back(faults in proptest::collection::vec(faults(), 0..4), name in "[a-z0-9.-]{1,12}",
+                                        text in "\\PC{1,40}", status in 100..600_u16,
+                                        cuts in proptest::collection::btree_set(("[a-c]", "[a-c]"), 0..3)) {
             let groups = BTreeMap::from([("g".to_owned(), BTreeSet::from(["a b/c".parse().unwrap(), "on GET /{id}".parse().unwrap()]))]);
             prop_assume!(!text.trim().is_empty());
+            prop_assume!(!faults.is_empty() || !cuts.is_empty());
             let invariant = serde_json::json!({"name": text, "get": "http://h/", "json_path": "$", "equals": {"a": [text, 1, null, true]}});
             let expect = FaultExpectation {
                 requests: BTreeMap::from([("r".to_owned(), Expectation { status: Some(status), ..Expectation::default() }.into())]),
                 invariants: Declared::Instead(vec![Spanned::from(serde_json::from_value::<Invariant>(invariant).unwrap())]),
                 ..FaultExpectation::default()
             };
-            let fault = TemporalFault::new(&name, &text, Plan { faults, groups }, expect);
+            let channel = |(caller, callee): (String, String)| Channel { caller: caller.parse().unwrap(), callee: callee.parse().unwrap() };
+            let cuts = cuts.into_iter().map(channel).collect();
+            let fault = TemporalFault::new(&name, &text, Plan { faults, groups, cuts }, expect);
             let yaml = fault.to_yaml().unwrap();
             let again = TemporalFault::parse("x.yaml", &yaml).map_err(|error| TestCaseError::fail(format!("{error}\n{yaml}")))?;
             prop_assert_eq!(again, fault);

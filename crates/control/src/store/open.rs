@@ -14,7 +14,7 @@ const APPLICATION: i64 = 0x4146_5452;
 
 /// Each brings a store from the version that is its index to the next. A release's entry never changes; a new one is
 /// added behind it.
-const MIGRATIONS: [&str; 2] = [include_str!("v1.sql"), include_str!("v2.sql")];
+const MIGRATIONS: [&str; 3] = [include_str!("v1.sql"), include_str!("v2.sql"), include_str!("v3.sql")];
 
 /// The version that this code writes.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 use super::NewRound;
 use crate::api::{
-    ArbiterEntry, Conclude, FaultVerdict, Finished, OracleVerdict, RoundId, RoundRecord, RoundSummary, TraceSet,
-    Verdict,
+    ArbiterEntry, Conclude, CutVerdict, FaultVerdict, Finished, OracleVerdict, RoundId, RoundRecord, RoundSummary,
+    TraceSet, Verdict,
 };
 use crate::hub::unix_seconds;
 
@@ -53,7 +53,7 @@ pub(super) fn begin(connection: &mut Connection, round: &NewRound) -> Result<Rou
     let transaction = connection.transaction()?;
     let body = json(&round.plan);
     transaction.prepare_cached("INSERT INTO plans (body) VALUES (?1) ON CONFLICT DO NOTHING")?.execute([&body])?;
-    let faults = i64::try_from(round.plan.faults.len()).unwrap_or(i64::MAX);
+    let faults = i64::try_from(round.plan.len()).unwrap_or(i64::MAX);
     transaction
         .prepare_cached(
             "INSERT INTO rounds (token, scenario, key, started, plan, faults)
@@ -69,14 +69,15 @@ pub(super) fn finish(connection: &mut Connection, id: RoundId, finished: &Finish
     let transaction = connection.transaction()?;
     transaction
         .prepare_cached(
-            "UPDATE rounds SET verdict = ?2, reasons = ?3, arbiter = ?4, ended = ?5, finished = 1 WHERE id = ?1",
+            "UPDATE rounds SET verdict = ?2, reasons = ?3, arbiter = ?4, ended = ?5, cuts = ?6, finished = 1 WHERE id = ?1",
         )?
         .execute(params![
             id.0,
             word(&finished.verdict),
             json(&finished.reasons),
             json(&finished.arbiter),
-            unix_seconds()
+            unix_seconds(),
+            json(&finished.cuts),
         ])?;
     for fault in &finished.faults {
         transaction
@@ -169,7 +170,7 @@ pub(super) fn summaries(connection: &Connection, scenario: Option<&str>, limit: 
 pub(super) fn record(connection: &mut Connection, id: RoundId) -> Result<Option<RoundRecord>> {
     let transaction = connection.transaction()?;
     let mut statement = transaction.prepare_cached(&format!(
-        "SELECT {SUMMARY}, (SELECT body FROM plans WHERE plans.id = rounds.plan), finished, ended_early, concluded, reasons, arbiter
+        "SELECT {SUMMARY}, (SELECT body FROM plans WHERE plans.id = rounds.plan), finished, ended_early, concluded, reasons, arbiter, cuts
          FROM rounds WHERE id = ?1"
     ))?;
     let mut rows = statement.query([id.0])?;
@@ -183,7 +184,8 @@ pub(super) fn record(connection: &mut Connection, id: RoundId) -> Result<Option<
         Some(verdict) if is_finished => {
             let reasons = of_json("list of reasons", &row.get::<_, String>(11)?)?;
             let arbiter = of_json("record of the arbiter", &row.get::<_, String>(12)?)?;
-            Some(finished(&transaction, id, verdict, reasons, arbiter)?)
+            let cuts = of_json("list of cuts", &row.get::<_, String>(13)?)?;
+            Some(finished(&transaction, id, verdict, reasons, arbiter, cuts)?)
         }
         _ => None,
     };
@@ -196,6 +198,7 @@ fn finished(
     verdict: Verdict,
     reasons: Vec<String>,
     arbiter: Vec<ArbiterEntry>,
+    cuts: Vec<CutVerdict>,
 ) -> Result<Finished> {
     let faults = collect(
         transaction,
@@ -224,6 +227,7 @@ fn finished(
     Ok(Finished {
         verdict,
         faults,
+        cuts,
         reasons,
         traces: traces(transaction, id)?,
         incomplete: incomplete(transaction, id)?,

@@ -31,6 +31,16 @@ fn finished(verdict: Verdict) -> Finished {
             premature: 0,
             multiple: false,
         }],
+        cuts: vec![crate::api::CutVerdict {
+            channel: aftershock_core::plan::Channel {
+                caller: "checkout".parse().unwrap(),
+                callee: "payment".parse().unwrap(),
+            },
+            verdict,
+            reasons: vec!["no call was made".to_owned()],
+            failed: 2,
+            connections: aftershock_core::wire::CutConnections { broken: 1, refused: 3 },
+        }],
         reasons: vec!["the sidecar of payment lost 3 spans".to_owned()],
         traces: checkout(),
         incomplete: [(ExecutionId(2), "the sidecar of payment lost 3 spans".to_owned())].into(),
@@ -216,7 +226,7 @@ async fn files_that_are_not_ours_or_not_whole_are_refused_untouched() {
     };
     drop(connection);
     let newer = std::fs::read(&path).unwrap();
-    assert_eq!(refused(&newer).await, "the store …/rounds.db has version 7, this controller knows versions up to 2");
+    assert_eq!(refused(&newer).await, "the store …/rounds.db has version 7, this controller knows versions up to 3");
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@ use aftershock_core::evidence::{Gap, GapKind, Gaps};
 use aftershock_core::id::Token;
 use aftershock_core::name::Api;
 use aftershock_core::plan::{
-    Atom, Fault, Guard, Hold, MaxInjections, Occurrence, Phase, Side, Target, Tfic, Unlimited,
+    Atom, Channel, Fault, Guard, Hold, MaxInjections, Occurrence, Phase, Side, Target, Tfic, Unlimited,
 };
 use aftershock_core::span::{Association, Ending, Instant, Pass, PassedBy};
 
 use super::*;
 
 mod arbitrated;
+mod cuts;
 mod replicated;
 mod simulated;
 mod streams;
@@ -124,6 +125,8 @@ pub(super) struct Round {
     pub(super) fired: Vec<Fired>,
     /// The log of the arbiter, if there are several instances.
     pub(super) arbiter: Option<Vec<ArbiterEntry>>,
+    /// What met the cuts of the plan.
+    cut: BTreeMap<Channel, CutConnections>,
     pub(super) failures: Vec<Failure>,
     pub(super) incomplete: BTreeMap<ExecutionId, String>,
     pub(super) missing: Vec<String>,
@@ -138,6 +141,7 @@ impl Round {
             spans,
             fired: Vec::new(),
             arbiter: None,
+            cut: BTreeMap::new(),
             failures: Vec::new(),
             incomplete: BTreeMap::new(),
             missing: Vec::new(),
@@ -145,6 +149,11 @@ impl Round {
     }
 
     pub(super) fn judged(&self) -> (Vec<FaultVerdict>, Verdict) {
+        let (faults, _, round) = self.judged_whole();
+        (faults, round)
+    }
+
+    fn judged_whole(&self) -> (Vec<FaultVerdict>, Vec<CutVerdict>, Verdict) {
         let traces = Trace::assemble(self.spans.clone());
         let rules: Vec<Rule> = self
             .plan
@@ -168,12 +177,14 @@ impl Round {
             fired: &self.fired,
             failures: &self.failures,
             arbiter: self.arbiter.as_deref().unwrap_or_default(),
+            cut: &self.cut,
             incomplete: &self.incomplete,
             missing: &self.missing,
         };
         let faults = judge(&facts);
-        let round = of_round(&facts, &faults);
-        (faults, round)
+        let cuts = judge_cuts(&facts);
+        let round = of_round(&facts, &faults, &cuts);
+        (faults, cuts, round)
     }
 
     #[track_caller]
@@ -470,6 +481,7 @@ fn a_fault_without_rules_was_never_armed() {
         fired: &[],
         failures: &[],
         arbiter: &[],
+        cut: &BTreeMap::new(),
         incomplete: &BTreeMap::new(),
         missing: &[],
     };

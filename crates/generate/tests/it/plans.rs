@@ -143,7 +143,7 @@ fn pooled_counts_of_a_group_number_its_members_together() {
 }
 
 fn plan(faults: Vec<Tfic>) -> Plan {
-    Plan { faults, groups: Default::default() }
+    Plan { faults, ..Plan::default() }
 }
 
 #[test]

@@ -11,6 +11,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -36,6 +37,11 @@ const REFUSED_TIME: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_millis(500);
 
 type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>>>>;
+
+/// What a dial to nobody comes to.
+fn refused() -> Dial {
+    Box::pin(std::future::ready(Err(io::ErrorKind::ConnectionRefused.into())))
+}
 
 /// The task of one link.
 pub(super) struct Relay {
@@ -77,8 +83,12 @@ enum Which {
 }
 
 impl Relay {
-    pub(super) fn new(door: Door, app: TcpStream, dial: Dial, shared: Shared) -> Self {
+    pub(super) fn new(door: Door, app: TcpStream, target: SocketAddr, shared: Shared) -> Self {
         let id = shared.decider.borrow_mut().opened(door);
+        let dial = match shared.decider.borrow().is_cut(id) {
+            true => refused(),
+            false => Box::pin(TcpStream::connect(target)),
+        };
         let inbox = shared.router.enter(id);
         let _ = app.set_nodelay(true);
         Self {
@@ -186,6 +196,10 @@ impl Relay {
                 self.call(|editor, decide| editor.resume(stream, resume.clone(), decide));
                 true
             }
+            Poll::Ready(Some(Message::Cut)) => {
+                self.cut();
+                true
+            }
             Poll::Ready(Some(Message::Stop)) => {
                 self.stopping = Some(Box::pin(tokio::time::sleep_until((self.active + QUIET).into())));
                 self.call(|editor, decide| editor.drain(decide));
@@ -193,6 +207,19 @@ impl Relay {
             }
             // The router keeps the sender until this task leaves it.
             Poll::Ready(None) | Poll::Pending => false,
+        }
+    }
+
+    /// The callee is cut off: its connection breaks, or is refused where it has not come about yet.
+    fn cut(&mut self) {
+        if self.dial.is_some() {
+            self.dial = Some(refused());
+            return;
+        }
+        let heard = self.upstream.is_open();
+        self.upstream.reset();
+        if heard {
+            self.end(Which::Upstream, PeerEnd::Broken);
         }
     }
 

@@ -75,7 +75,12 @@ impl Side {
 
     /// Whether the editor is to hear of this socket any more.
     pub(super) fn is_heard(&self) -> bool {
-        self.stream.is_some() && !self.ended && matches!(self.fate, Fate::Open | Fate::Fin)
+        self.is_open() && !self.ended
+    }
+
+    /// Whether nobody has decided to close it yet.
+    pub(super) fn is_open(&self) -> bool {
+        self.stream.is_some() && matches!(self.fate, Fate::Open | Fate::Fin)
     }
 
     pub(super) fn write_broken(&self) -> bool {
@@ -90,6 +95,14 @@ impl Side {
     pub(super) fn close(&mut self) {
         self.stream = None;
         self.closing = None;
+    }
+
+    /// Closes at once with an RST, whatever is unsent.
+    pub(super) fn reset(&mut self) {
+        if let Some(stream) = &self.stream {
+            let _ = stream.set_zero_linger();
+        }
+        self.close();
     }
 
     /// Reads once. `Ok(0)` is the peer's end.
@@ -244,8 +257,7 @@ impl Side {
                 closing.timer.as_mut().reset(tokio::time::Instant::now() + UNSENT_PAUSE);
                 continue;
             }
-            let _ = stream.set_zero_linger();
-            self.close();
+            self.reset();
             return true;
         }
     }

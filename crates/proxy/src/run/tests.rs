@@ -12,6 +12,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 
+mod cuts;
+
 use super::*;
 use crate::sidecar::testing::{KEYS, ROUND, event, rule};
 
@@ -154,11 +156,16 @@ async fn serve(
 
 impl Stage {
     async fn set(collects: bool) -> (Stage, Session) {
+        Self::with(collects, "").await
+    }
+
+    /// With further lines of configuration.
+    async fn with(collects: bool, more: &str) -> (Stage, Session) {
         let app = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let controller = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let text = format!(
             "apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\nservice: shop\ncontrol: http://{}\n\
-             inbound: [{{listen: \"127.0.0.1:0\", to: \"{}\"}}]\n",
+             inbound: [{{listen: \"127.0.0.1:0\", to: \"{}\"}}]\n{more}",
             controller.local_addr().unwrap(),
             app.local_addr().unwrap(),
         );

@@ -477,7 +477,7 @@ impl Sidecar {
         }
         self.rounds.stop_tagging(token);
         if let Some(round) = self.rounds.get_mut(token) {
-            round.rules.clear();
+            round.disarm();
         }
         for key in self.executions.of(token) {
             if let Some(execution) = self.executions.get_mut(key) {

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use aftershock_core::event::{CountedEvent, EventId, Occurrence};
 use aftershock_core::id::Token;
-use aftershock_core::name::Api;
+use aftershock_core::name::{Api, Service};
 use aftershock_core::outcome::OutcomeOverride;
-use aftershock_core::wire::{Arm, Tagging};
+use aftershock_core::wire::{Arm, CutConnections, Tagging};
 
 use super::rules::Armed;
 use crate::exchange::RequestHead;
@@ -33,6 +33,10 @@ pub(crate) struct Round {
     pub(crate) known_calls: BTreeSet<Api>,
     /// Ordinary entry requests that become executions of the round.
     tagging: Option<Tagging>,
+    /// Callees that are cut off; none after disarming.
+    cuts: BTreeSet<Service>,
+    /// What met them; it stays.
+    pub(crate) cut: BTreeMap<Service, CutConnections>,
     lease: Duration,
     pub(crate) expires: Instant,
     /// How long a pass waits for the arbiter.
@@ -66,6 +70,8 @@ impl Round {
             constant_context: arm.constant_context,
             known_calls: arm.known_calls,
             tagging: arm.tagging,
+            cut: arm.cuts.iter().map(|callee| (callee.clone(), CutConnections::default())).collect(),
+            cuts: arm.cuts,
             lease: arm.lease,
             expires: deadline(now, arm.lease),
             arbiter_timeout: arm.arbiter_timeout,
@@ -75,6 +81,12 @@ impl Round {
             since,
             until: None,
         }
+    }
+
+    /// Nothing of it acts any more.
+    pub(crate) fn disarm(&mut self) {
+        self.rules.clear();
+        self.cuts.clear();
     }
 
     /// The events that `occurrence` counts as.
@@ -141,6 +153,9 @@ impl Rounds {
             // An eviction marks the token, not the arming: what seems new may be what was forgotten.
             round.until = Some(round.since);
         }
+        if let Some(before) = self.live.get(&token) {
+            round.cut.extend(before.cut.clone());
+        }
         self.stop_tagging(token);
         if round.tagging.is_some() {
             self.tagging.push(token);
@@ -203,6 +218,22 @@ impl Rounds {
     /// When the next lease runs out.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         self.live.values().map(|round| round.expires).min()
+    }
+
+    /// Whether `callee` is cut off by a round that is live here.
+    pub(crate) fn cuts(&self, callee: &Service) -> bool {
+        self.live.values().any(|round| round.cuts.contains(callee))
+    }
+
+    /// A connection to `callee`, which is cut off, breaks or is refused.
+    pub(crate) fn met_cut(&mut self, callee: &Service, count: impl Fn(&mut CutConnections)) {
+        let cutting = self.live.values_mut().filter(|round| round.cuts.contains(callee));
+        cutting.filter_map(|round| round.cut.get_mut(callee)).for_each(count);
+    }
+
+    /// Cuts of callees that are armed.
+    pub(crate) fn cuts_armed(&self) -> usize {
+        self.live.values().map(|round| round.cuts.len()).sum()
     }
 
     /// Rules that are armed.

@@ -81,6 +81,8 @@ pub(crate) struct Tallies {
     lapsed: u64,
     opened: [u64; 2],
     gone: [u64; 2],
+    /// Connections to callees that were cut off: those that were open, those that came later.
+    cut: [u64; 2],
 }
 
 impl Tallies {
@@ -138,6 +140,16 @@ impl Tallies {
     /// A connection was accepted.
     pub(crate) fn opened(&mut self, door: Door) {
         self.opened[direction(door)] += 1;
+    }
+
+    /// A connection breaks because its callee is cut off.
+    pub(crate) fn broken(&mut self) {
+        self.cut[0] += 1;
+    }
+
+    /// A connection leads to a callee that is cut off.
+    pub(crate) fn refused(&mut self) {
+        self.cut[1] += 1;
     }
 
     /// A connection is gone.
@@ -213,6 +225,15 @@ impl Sidecar {
         to.counter("aftershock_lapsed_leases_total", "Rounds whose lease ran out here.").value(self.tallies.lapsed);
         to.gauge("aftershock_active_leases", "Rounds that are live here.").value(self.rounds.tokens().len());
         to.gauge("aftershock_armed_rules", "Rules that may act here now.").value(self.rounds.rules());
+        to.gauge("aftershock_armed_cuts", "Callees that are cut off now, by each round.")
+            .value(self.rounds.cuts_armed());
+        let [broken, refused] = self.tallies.cut;
+        to.counter(
+            "aftershock_cut_connections_total",
+            "Connections to callees that were cut off, by what became of them.",
+        )
+        .sample(&[("result", "broken")], broken)
+        .sample(&[("result", "refused")], refused);
         to.gauge("aftershock_parked_messages", "Messages that a hold or a delay keeps.").value(self.rounds.parked());
         to.gauge("aftershock_asking_calls", "Calls about which the arbiter was asked.").value(self.asking.len());
         let mut decisions = to.counter(

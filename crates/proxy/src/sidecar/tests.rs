@@ -3,6 +3,7 @@
 mod asking;
 mod association;
 mod carriers;
+mod cuts;
 mod exclusive;
 mod faults;
 mod gaps;

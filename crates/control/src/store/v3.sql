@@ -1,0 +1,2 @@
+-- What became of the channels that were cut.
+ALTER TABLE rounds ADD COLUMN cuts TEXT NOT NULL DEFAULT '[]';
