@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use aftershock_core::hop::{HopKey, Keyring};
 use aftershock_core::id::Token;
-use aftershock_core::plan::{Fault, Guard, MaxInjections, Occurrence, Phase, Rule, Side, Target, Tfic};
+use aftershock_core::plan::Rule;
 use aftershock_core::wire::{Arm, FromController, FromSidecar, PROTOCOL, Registry};
 
 use crate::support::peers::{PYTHON, curl, has_curl, present};
+use crate::support::rules;
 
 const ROUND: Token = Token(0x5ec2_e7a1_1ce0_77aa);
 const SECRET: &str = "hidden hop keys!";
@@ -117,29 +118,7 @@ impl Controller {
 
     /// Arm an abort of the first request.
     fn arm(&mut self) {
-        let rule = Rule {
-            index: 3,
-            service: "shop".parse().expect("a name"),
-            side: Side::Callee,
-            apis: ["shop POST /buy".parse().expect("an api")].into(),
-            arbitrated: false,
-            tfic: Tfic {
-                target: Target {
-                    caller: None,
-                    api: aftershock_core::event::ApiRef::Api("shop POST /buy".parse().expect("an api")),
-                    k: Occurrence::Number(1),
-                    phase: Phase::Request,
-                    outcome: aftershock_core::event::OutcomeFilter::Any,
-                    at: None,
-                    post_effect: false,
-                },
-                fault: Fault::Abort,
-                pattern: None,
-                guard: Guard::default(),
-                hold: None,
-                max_injections: MaxInjections::default(),
-            },
-        };
+        let rule = Rule { index: 3, ..rules::abort("shop POST /buy") };
         self.say(&FromController::Arm(Arm { rules: vec![rule], ..Arm::clean(ROUND, Duration::from_secs(600)) }));
         self.expect(|word| (word == FromSidecar::Armed { token: ROUND }).then_some(()));
     }

@@ -7,42 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aftershock_core::event::{ApiRef, OutcomeFilter};
 use aftershock_core::id::Token;
-use aftershock_core::plan::{Fault, Guard, MaxInjections, Occurrence, Phase, Rule, Side, Target, Tfic, Unlimited};
 use aftershock_core::wire::{Arm, FromController, Tagging};
 
 use crate::support::brain::Back;
 use crate::support::load::{answer_all, response};
+use crate::support::rules::{abort, everywhere};
 use crate::support::wire::{HANG, connect};
-
-/// Every request to `path` is answered with an error.
-fn abort(path: &str) -> Rule {
-    let api: aftershock_core::name::Api = format!("back GET {path}").parse().expect("an Api");
-    Rule {
-        index: 0,
-        service: "back".parse().expect("a name"),
-        side: Side::Callee,
-        apis: [api.clone()].into(),
-        arbitrated: false,
-        tfic: Tfic {
-            target: Target {
-                caller: None,
-                api: ApiRef::Api(api),
-                k: Occurrence::Number(1),
-                phase: Phase::Request,
-                outcome: OutcomeFilter::Any,
-                at: None,
-                post_effect: false,
-            },
-            fault: Fault::Abort,
-            pattern: None,
-            guard: Guard::default(),
-            hold: None,
-            max_injections: MaxInjections::Unlimited(Unlimited::Unlimited),
-        },
-    }
-}
 
 #[test]
 fn after_the_acknowledgement_every_request_sees_the_new_rules() {
@@ -87,7 +58,7 @@ fn after_the_acknowledgement_every_request_sees_the_new_rules() {
                 if let Some((path, per_million)) = armed {
                     let token = Token(number as u64);
                     controller.say(FromController::Arm(Arm {
-                        rules: vec![abort(path)],
+                        rules: vec![everywhere(abort(&format!("back GET {path}")))],
                         tagging: Some(Tagging { headers: BTreeMap::new(), per_million: *per_million }),
                         ..Arm::clean(token, Duration::from_secs(3600))
                     }));

@@ -7,6 +7,7 @@ pub(crate) mod load;
 pub(crate) mod peers;
 pub(crate) mod pods;
 pub(crate) mod process;
+pub(crate) mod rules;
 pub(crate) mod sidecar;
 pub(crate) mod way;
 pub(crate) mod wire;
