@@ -16,7 +16,7 @@ fn seen_behind(services: usize, request: &str) -> String {
     let mut chain: Vec<Sidecar> = Vec::new();
     for _ in 0..services {
         let next = chain.last().map_or(last.address, |front| front.address);
-        chain.push(Front { back: next }.start());
+        chain.push(Front::calling(&[next]).start());
     }
     let first = chain.last().expect("at least one").address;
     let seen = client(first, &[send(request), Step::End]);
@@ -97,7 +97,7 @@ fn copying(listener: TcpListener, callee: SocketAddr, twice: fn(&str) -> bool) -
 fn seen_of(twice: fn(&str) -> bool) -> String {
     let last = Origin::start(vec![vec![until("\r\n\r\n"), send(OK)]]);
     let app = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let front = Front { back: last.address }.before(app.local_addr().expect("a bound socket"));
+    let front = Front::calling(&[last.address]).before(app.local_addr().expect("a bound socket")).start();
     let application = copying(app, front.addresses[1], twice);
     let request =
         format!("GET /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\ntracestate: aft=1-0-0-{TOKEN}-0,a=1\r\n\r\n");

@@ -3,69 +3,117 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use aftershock_core::id::Token;
+use aftershock_core::plan::{ErrorAnswer, Fault, Phase};
 use aftershock_core::wire::{Arm, FromController, Tagging};
 
 use crate::support::brain::Back;
+use crate::support::http2::{Came, Echo, End, Http2};
 use crate::support::load::{answer_all, response};
-use crate::support::rules::{abort, everywhere};
+use crate::support::rules::{everywhere, rule};
+use crate::support::sidecar::Sidecar;
 use crate::support::wire::{HANG, connect};
 
-#[test]
-fn after_the_acknowledgement_every_request_sees_the_new_rules() {
+/// What is armed at a stage, and the status that every request then gets.
+struct Stage {
+    path: &'static str,
+    fault: Option<Fault>,
+    /// Of so many requests in a million.
+    per_million: u32,
+    status: &'static str,
+}
+
+fn stages() -> Vec<Stage> {
+    let stage = |path, fault, per_million, status| Stage { path, fault, per_million, status };
+    let teapot = || Fault::Error(ErrorAnswer { status: Some(418), ..ErrorAnswer::default() });
+    vec![
+        stage("", None, 0, "200"),
+        stage("/load", Some(Fault::Abort), 1_000_000, "503"),
+        stage("/load", Some(teapot()), 1_000_000, "418"),
+        stage("/nobody-calls-this", Some(Fault::Abort), 1_000_000, "200"),
+        stage("/load", Some(Fault::Abort), 1_000_000, "503"),
+        stage("/load", Some(Fault::Abort), 0, "200"),
+        stage("", None, 0, "200"),
+    ]
+}
+
+/// Makes a request on a connection that was opened before, and tells the status of its answer.
+type Client = Box<dyn FnMut() -> String + Send>;
+
+fn over_http_1(sidecar: SocketAddr) -> Client {
+    let mut stream = connect(sidecar);
+    Box::new(move || {
+        stream.write_all(b"GET /load HTTP/1.1\r\nHost: h\r\n\r\n").expect("the connection stays");
+        let seen = response(&mut stream).expect("an answer on the same connection");
+        seen.split(' ').nth(1).expect("a status").to_owned()
+    })
+}
+
+fn over_http_2(sidecar: SocketAddr) -> Client {
+    let mut connection = Http2::connect(sidecar);
+    Box::new(move || {
+        let stream = connection.open("GET", "/load", &[], true);
+        let seen = connection.ended(stream);
+        assert_eq!(seen.ended, Some(End::Stream));
+        seen.field(":status").expect("a status").to_owned()
+    })
+}
+
+/// Swaps rules while clients call a server at `origin`, each on one connection. `between` runs in every stage.
+fn swap_rules(origin: SocketAddr, client: fn(SocketAddr) -> Client, mut between: impl FnMut(&Sidecar)) -> Sidecar {
     const CLIENTS: usize = 8;
-    // What is armed, for how many in a million of all requests; what every request then gets.
-    let stages = [
-        (None, "200"),
-        (Some(("/load", 1_000_000)), "503"),
-        (Some(("/nobody-calls-this", 1_000_000)), "200"),
-        (Some(("/load", 1_000_000)), "503"),
-        (Some(("/load", 0)), "200"),
-        (None, "200"),
-    ];
-    let (sidecar, mut controller) = Back::before(answer_all()).told();
+    let (sidecar, mut controller) = Back::before(origin).told();
+    let stages = stages();
+    // One for each stage; each has made a request before all of this, and then nothing until its stage has come.
+    let mut idle: Vec<Client> = stages.iter().map(|_| client(sidecar.address)).collect();
+    assert!(idle.iter_mut().all(|client| client() == "200"));
     // Even while a stage is in force, odd while it changes.
     let (stage, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let judged: Vec<AtomicUsize> = (0..CLIENTS).map(|_| AtomicUsize::new(0)).collect();
     thread::scope(|scope| {
         for judged in &judged {
-            scope.spawn(|| {
-                let mut stream = connect(sidecar.address);
+            let mut client = client(sidecar.address);
+            let (stage, over, stages) = (&stage, &over, &stages);
+            scope.spawn(move || {
                 while !over.load(Ordering::SeqCst) {
                     let before = stage.load(Ordering::SeqCst);
-                    stream.write_all(b"GET /load HTTP/1.1\r\nHost: h\r\n\r\n").expect("the connection stays");
-                    let seen = response(&mut stream).expect("an answer on the same connection");
+                    let status = client();
                     if before.is_multiple_of(2) && before == stage.load(Ordering::SeqCst) {
-                        let (armed, expected) = stages[before / 2];
-                        assert_eq!(seen.split(' ').nth(1), Some(expected), "{armed:?}: {seen}");
+                        let Stage { fault, path, status: expected, .. } = &stages[before / 2];
+                        assert_eq!(status, *expected, "{fault:?} of {path}");
                         judged.fetch_add(1, Ordering::SeqCst);
                     }
                 }
             });
         }
         let mut last = None;
-        for (number, (armed, _)) in stages.iter().enumerate() {
+        for (number, (armed, mut idle)) in stages.iter().zip(idle).enumerate() {
             if number > 0 {
                 stage.fetch_add(1, Ordering::SeqCst);
                 if let Some(token) = last.take() {
                     controller.say(FromController::Disarm { token });
                     controller.say(FromController::End { token });
                 }
-                if let Some((path, per_million)) = armed {
+                if let Some(fault) = &armed.fault {
                     let token = Token(number as u64);
+                    let api = format!("back GET {}", armed.path);
+                    let tagging = Tagging { headers: BTreeMap::new(), per_million: armed.per_million };
                     controller.say(FromController::Arm(Arm {
-                        rules: vec![everywhere(abort(&format!("back GET {path}")))],
-                        tagging: Some(Tagging { headers: BTreeMap::new(), per_million: *per_million }),
+                        rules: vec![everywhere(rule(None, &api, 1, Phase::Request, fault.clone()))],
+                        tagging: Some(tagging),
                         ..Arm::clean(token, Duration::from_secs(3600))
                     }));
                     last = Some(token);
                 }
                 stage.fetch_add(1, Ordering::SeqCst);
             }
+            assert_eq!(idle(), armed.status, "on a connection that was idle: {:?} of {}", armed.fault, armed.path);
+            between(&sidecar);
             // Every connection, each opened before all of this, has its share of every stage.
             let wanted: Vec<_> = judged.iter().map(|judged| judged.load(Ordering::SeqCst) + 50).collect();
             let begun = Instant::now();
@@ -79,7 +127,37 @@ fn after_the_acknowledgement_every_request_sees_the_new_rules() {
         }
         over.store(true, Ordering::SeqCst);
     });
+    sidecar
+}
+
+#[test]
+fn after_the_acknowledgement_every_request_sees_the_new_rules() {
+    let sidecar = swap_rules(answer_all(), over_http_1, |_| {});
     let mut silent = connect(sidecar.address);
     silent.write_all(b"GET /load HTTP/1.0\r\n\r\n").expect("open");
     assert!(silent.read(&mut [0; 100]).is_ok_and(|read| read > 0));
+}
+
+#[test]
+fn after_the_acknowledgement_every_stream_sees_the_new_rules_and_those_under_way_go_on() {
+    let origin = Echo::start();
+    // A stream that was opened before any rule, to the very Api that the rules are about: pieces go both ways in each stage.
+    let mut under_way: Option<(Http2, u32)> = None;
+    let mut sent = Vec::new();
+    let _sidecar = swap_rules(origin.address, over_http_2, |sidecar| {
+        let (connection, stream) = under_way.get_or_insert_with(|| {
+            let mut connection = Http2::connect(sidecar.address);
+            let stream = connection.open("GET", "/load", &[], false);
+            (connection, stream)
+        });
+        let piece = format!("piece {}, ", sent.len());
+        connection.data(*stream, piece.as_bytes(), false);
+        sent.extend_from_slice(piece.as_bytes());
+        connection.until(*stream, |came| came.body == sent);
+    });
+    let (mut connection, stream) = under_way.expect("there were stages");
+    connection.data(stream, b"the end", true);
+    let Came { fields, body, ended } = connection.ended(stream);
+    assert_eq!((body, ended), ([&sent[..], b"the end"].concat(), Some(End::Stream)));
+    assert_eq!(fields[0], (":status".to_owned(), "200".to_owned()));
 }

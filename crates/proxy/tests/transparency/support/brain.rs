@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,9 @@ use super::wire::HANG;
 /// The live round of these sidecars.
 pub(crate) const TOKEN: Token = Token(0xa11ce);
 
+/// Makes a decider of a brain.
+type Decides = Box<dyn FnOnce(Rc<RefCell<Brain>>) -> Rc<RefCell<dyn Decider>> + Send>;
+
 /// The sidecar of the service `back`.
 pub(crate) struct Back {
     origin: SocketAddr,
@@ -33,70 +37,83 @@ impl Back {
     }
 
     pub(crate) fn start(self) -> Sidecar {
-        self.start_with(|brain| brain)
+        self.start_with(Box::new(|brain| brain))
     }
 
     /// With somebody who tells it what to do.
     pub(crate) fn told(self) -> (Sidecar, Controller) {
-        let (words, hears) = mpsc::channel();
-        let (says, acknowledged) = mpsc::channel();
-        let sidecar = self.start_with(move |brain| Rc::new(RefCell::new(Told { brain, hears, says })));
-        (sidecar, Controller { words, acknowledged })
+        told(|decides| self.start_with(decides))
     }
 
-    fn start_with(
-        self,
-        decider: impl FnOnce(Rc<RefCell<Brain>>) -> Rc<RefCell<dyn Decider>> + Send + 'static,
-    ) -> Sidecar {
+    fn start_with(self, decides: Decides) -> Sidecar {
         let Self { origin } = self;
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let listen = listener.local_addr().expect("a bound socket");
         let text = format!("service: back\ninbound:\n  - listen: {listen}\n    to: {origin}\n");
-        Sidecar::run(vec![(Door::Inbound(0), listener, vec![origin])], move || decider(brain(&text, listen, 1)))
+        Sidecar::run(vec![(Door::Inbound(0), listener, vec![origin])], move || decides(brain(&text, &[listen])))
     }
 }
 
 /// The sidecar of the service `front`, which calls `back`. The first of its addresses leads into `front`, an application that
 /// hands on every byte to its sidecar's way out; the second is that way out.
 pub(crate) struct Front {
-    pub(crate) back: SocketAddr,
+    backs: Vec<SocketAddr>,
+    application: Option<SocketAddr>,
 }
 
 impl Front {
-    pub(crate) fn start(self) -> Sidecar {
-        self.around(None)
+    /// Its connections to `back` go to these replicas in turn.
+    pub(crate) fn calling(backs: &[SocketAddr]) -> Self {
+        Self { backs: backs.to_vec(), application: None }
     }
 
     /// Around an application of its own.
-    pub(crate) fn before(self, application: SocketAddr) -> Sidecar {
-        self.around(Some(application))
+    pub(crate) fn before(self, application: SocketAddr) -> Self {
+        Self { application: Some(application), ..self }
     }
 
-    fn around(self, application: Option<SocketAddr>) -> Sidecar {
-        let Self { back } = self;
+    pub(crate) fn start(self) -> Sidecar {
+        self.start_with(Box::new(|brain| brain))
+    }
+
+    fn start_with(self, decides: Decides) -> Sidecar {
+        let Self { backs, application } = self;
         let [inbound, outbound] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let [listen, out] = [&inbound, &outbound].map(|socket| socket.local_addr().expect("a bound socket"));
         let to = application.unwrap_or(out);
+        let callees: Vec<_> = backs.iter().map(|back| format!("\"{back}\"")).collect();
         let text = format!(
             "service: front\ninbound:\n  - listen: {listen}\n    to: {to}\n\
-             outbound:\n  - listen: {out}\n    callee: back\n    to: [\"{back}\"]\n"
+             outbound:\n  - listen: {out}\n    callee: back\n    to: [{}]\n",
+            callees.join(", ")
         );
-        let ports = vec![(Door::Inbound(0), inbound, vec![to]), (Door::Outbound(0), outbound, vec![back])];
-        Sidecar::run(ports, move || brain(&text, back, 2))
+        let ports = vec![(Door::Inbound(0), inbound, vec![to]), (Door::Outbound(0), outbound, backs.clone())];
+        Sidecar::run(ports, move || decides(brain(&text, &backs)))
     }
+}
+
+/// Starts a sidecar whose brain is told what to do.
+fn told(start: impl FnOnce(Decides) -> Sidecar) -> (Sidecar, Controller) {
+    let (words, hears) = mpsc::channel();
+    let (says, acknowledged) = mpsc::channel();
+    let sidecar = start(Box::new(move |brain| Rc::new(RefCell::new(Told { brain, hears, says })) as Rc<RefCell<_>>));
+    let asks = Box::new(sidecar.asks());
+    (sidecar, Controller { words, asks, acknowledged })
 }
 
 /// Tells the brain of a running sidecar what to do.
 pub(crate) struct Controller {
     words: mpsc::Sender<FromController>,
+    asks: Box<dyn Fn() + Send>,
     acknowledged: mpsc::Receiver<()>,
 }
 
 impl Controller {
-    /// Returns when it is in force, which is when the next message comes.
+    /// Returns when it is in force.
     pub(crate) fn say(&mut self, word: FromController) {
         self.words.send(word).expect("the sidecar runs");
-        self.acknowledged.recv_timeout(HANG).expect("messages come");
+        (self.asks)();
+        self.acknowledged.recv_timeout(HANG).expect("the sidecar hears");
     }
 }
 
@@ -113,12 +130,7 @@ impl Decider for Told {
     }
 
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
-        let mut brain = self.brain.borrow_mut();
-        while let Ok(word) = self.hears.try_recv() {
-            brain.on_control(word, now);
-            let _ = self.says.send(());
-        }
-        brain.intercept(link, now, call);
+        self.brain.borrow_mut().intercept(link, now, call);
     }
 
     fn gone(&mut self, link: LinkId) {
@@ -126,7 +138,12 @@ impl Decider for Told {
     }
 
     fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
-        self.brain.borrow_mut().resumes()
+        let mut brain = self.brain.borrow_mut();
+        while let Ok(word) = self.hears.try_recv() {
+            brain.on_control(word, Instant::now());
+            let _ = self.says.send(());
+        }
+        brain.resumes()
     }
 
     fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {
@@ -143,13 +160,14 @@ pub(crate) fn redirected(service: &str, back: IpAddr) -> Sidecar {
         (listen(Ipv4Addr::LOCALHOST, transparent::OUTBOUND), Behind::RedirectedOut),
     ];
     let text = format!("service: {service}\ntransparent: {{}}\n");
-    let observer = if service == "back" { 1 } else { 2 };
     // Every port of that host.
-    Sidecar::behind(ports, move || brain(&text, SocketAddr::new(back, 0), observer))
+    Sidecar::behind(ports, move || brain(&text, &[SocketAddr::new(back, 0)]))
 }
 
-/// A registered brain with an armed round, `back` being the address of the service of that name.
-fn brain(text: &str, back: SocketAddr, observer: u64) -> Rc<RefCell<Brain>> {
+/// A registered brain with an armed round, `backs` being the addresses of the service `back`.
+fn brain(text: &str, backs: &[SocketAddr]) -> Rc<RefCell<Brain>> {
+    static OBSERVERS: AtomicU64 = AtomicU64::new(1);
+    let observer = OBSERVERS.fetch_add(1, Ordering::Relaxed);
     let text = format!("apiVersion: aftershock.dev/v1alpha1\nkind: Sidecar\n{text}");
     let config = Config::parse("test.yaml", &text).expect("a well-formed configuration");
     let mut last = observer << 32;
@@ -160,7 +178,7 @@ fn brain(text: &str, back: SocketAddr, observer: u64) -> Rc<RefCell<Brain>> {
     let mut brain = Brain::new(config, ObserverId(observer), Box::new(random), Box::new(|| 0));
     let service = |name: &str| name.parse::<Service>().expect("a name");
     let registry = Registry {
-        addresses: BTreeMap::from([(back.to_string(), service("back"))]),
+        addresses: backs.iter().map(|back| (back.to_string(), service("back"))).collect(),
         templates: BTreeMap::new(),
         services: BTreeSet::from([service("back"), service("front")]),
         ..Registry::default()

@@ -27,17 +27,23 @@ pub(crate) fn kinds(mut bytes: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// A request head; nothing of it enters the table.
-pub(crate) fn request(stream: u32, end: bool, method: &str, path: &str) -> Vec<u8> {
+/// A header block; nothing of it enters the table.
+pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
-    for (name, value) in [(":method", method), (":scheme", "http"), (":path", path), (":authority", "origin")] {
+    for (name, value) in fields {
         block.push(0);
         for text in [name, value] {
-            block.push(u8::try_from(text.len()).expect("a short text"));
+            block.push(u8::try_from(text.len()).ok().filter(|length| *length < 0x7f).expect("a short text"));
             block.extend(text.as_bytes());
         }
     }
-    frame(1, 4 | u8::from(end), stream, &block)
+    block
+}
+
+/// A request head.
+pub(crate) fn request(stream: u32, end: bool, method: &str, path: &str) -> Vec<u8> {
+    let fields = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "origin")];
+    frame(1, 4 | u8::from(end), stream, &block(&fields))
 }
 
 /// A client's connection.

@@ -2,6 +2,7 @@
 
 pub(crate) mod brain;
 pub(crate) mod frames;
+pub(crate) mod http2;
 pub(crate) mod http_peers;
 pub(crate) mod load;
 pub(crate) mod peers;

@@ -200,6 +200,8 @@ impl Decider for Recorder {
 #[derive(Debug)]
 enum Control {
     Resume(LinkId, StreamId, Resume),
+    /// Deliver what the decider lets go.
+    Ask,
     Stop,
 }
 
@@ -252,16 +254,22 @@ impl Sidecar {
                 let listeners = listeners.collect();
                 let (router, stop) = (Router::new(), Stop::new());
                 let (ends, routes) = (stop.clone(), router.clone());
+                let decider = decider();
+                let asked = decider.clone();
                 tokio::task::spawn_local(async move {
                     while let Some(word) = words.recv().await {
                         match word {
                             Control::Resume(link, stream, resume) => routes.deliver([(link, stream, resume)]),
+                            Control::Ask => {
+                                let resumes = asked.borrow_mut().resumes();
+                                routes.deliver(resumes);
+                            }
                             Control::Stop => ends.stop(),
                         }
                     }
                     ends.stop();
                 });
-                serve(listeners, decider(), router, stop, Duration::from_secs(5)).await;
+                serve(listeners, decider, router, stop, Duration::from_secs(5)).await;
             });
         });
         let accounting = PathBuf::from("/proc").join(started.recv().expect("the thread runs"));
@@ -272,6 +280,12 @@ impl Sidecar {
     pub(crate) fn resume(&self, link: u64, stream: u64, resume: Resume) {
         let word = Control::Resume(LinkId(link), StreamId(stream), resume);
         self.control.send(word).expect("the driver runs");
+    }
+
+    /// What makes the driver ask its decider what it lets go, without a message.
+    pub(crate) fn asks(&self) -> impl Fn() + Send + use<> {
+        let control = self.control.clone();
+        move || control.send(Control::Ask).expect("the driver runs")
     }
 
     /// Asks for a graceful stop.

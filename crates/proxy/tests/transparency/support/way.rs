@@ -97,7 +97,7 @@ impl Stage {
             }
             Way::Unassociated | Way::Ordinary | Way::Round => {
                 let back = Back::before(origin).start();
-                let front = Front { back: back.address }.start();
+                let front = Front::calling(&[back.address]).start();
                 let address = if self.way == Way::Unassociated { front.addresses[1] } else { front.address };
                 Route { address, _sidecars: vec![front, back] }
             }
@@ -215,7 +215,7 @@ mod tests {
     /// What the callee's sidecar gets, on the way that `stage` is on.
     fn between(stage: &Stage, through_the_caller: bool) -> String {
         let origin = Origin::start(vec![vec![until("\r\n\r\n"), send(OK)]]);
-        let front = Front { back: origin.address }.start();
+        let front = Front::calling(&[origin.address]).start();
         let address = front.addresses[usize::from(!through_the_caller)];
         assert_eq!(client(address, &stage.tagged(&[send(GET), Step::End])).text(), OK);
         origin.seen()[0].text()

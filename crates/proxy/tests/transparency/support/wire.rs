@@ -78,7 +78,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn prepare(stream: &TcpStream) {
+pub(crate) fn prepare(stream: &TcpStream) {
     stream.set_nodelay(true).expect("a TCP socket");
     stream.set_read_timeout(Some(HANG)).expect("a timeout");
     stream.set_write_timeout(Some(HANG)).expect("a timeout");
