@@ -15,6 +15,7 @@ mod floods;
 mod framing;
 mod grpc;
 mod nghttp2;
+mod occurrences;
 mod opaque;
 mod operations;
 mod peers;

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use aftershock_core::hop::{HopKey, Keyring};
 use aftershock_core::id::{ObserverId, Token};
 use aftershock_core::name::Service;
-use aftershock_core::wire::{Arm, FromController, PROTOCOL, Registry};
+use aftershock_core::plan::Rule;
+use aftershock_core::span::CallSpan;
+use aftershock_core::wire::{Arm, FromController, FromSidecar, PROTOCOL, Registry};
 use aftershock_proxy::config::{Config, transparent};
 use aftershock_proxy::exchange::{Decider, Door, Interceptor, LinkId, Resume, StreamId};
 use aftershock_proxy::link::Behind;
@@ -76,6 +78,11 @@ impl Front {
         self.start_with(Box::new(|brain| brain))
     }
 
+    /// With somebody who tells it what to do.
+    pub(crate) fn told(self) -> (Sidecar, Controller) {
+        told(|decides| self.start_with(decides))
+    }
+
     fn start_with(self, decides: Decides) -> Sidecar {
         let Self { backs, application } = self;
         let [inbound, outbound] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
@@ -96,16 +103,22 @@ impl Front {
 fn told(start: impl FnOnce(Decides) -> Sidecar) -> (Sidecar, Controller) {
     let (words, hears) = mpsc::channel();
     let (says, acknowledged) = mpsc::channel();
-    let sidecar = start(Box::new(move |brain| Rc::new(RefCell::new(Told { brain, hears, says })) as Rc<RefCell<_>>));
+    let (answers, answered) = mpsc::channel();
+    let (records, record) = mpsc::channel();
+    let sidecar = start(Box::new(move |brain| {
+        Rc::new(RefCell::new(Told { brain, hears, says, answers, records })) as Rc<RefCell<_>>
+    }));
     let asks = Box::new(sidecar.asks());
-    (sidecar, Controller { words, asks, acknowledged })
+    (sidecar, Controller { words, asks, acknowledged, answered, record })
 }
 
-/// Tells the brain of a running sidecar what to do.
+/// Tells the brain of a running sidecar what to do, and takes its record.
 pub(crate) struct Controller {
     words: mpsc::Sender<FromController>,
     asks: Box<dyn Fn() + Send>,
     acknowledged: mpsc::Receiver<()>,
+    answered: mpsc::Receiver<FromSidecar>,
+    record: mpsc::Receiver<CallSpan>,
 }
 
 impl Controller {
@@ -115,6 +128,22 @@ impl Controller {
         (self.asks)();
         self.acknowledged.recv_timeout(HANG).expect("the sidecar hears");
     }
+
+    /// Arms these rules, and nothing else, in the round of these sidecars.
+    pub(crate) fn arm(&mut self, rules: Vec<Rule>) {
+        self.say(FromController::Arm(Arm { rules, ..Arm::clean(TOKEN, Duration::from_secs(3600)) }));
+        self.hears(|word| *word == FromSidecar::Armed { token: TOKEN });
+    }
+
+    /// Waits for a word of the sidecar's.
+    fn hears(&mut self, wanted: impl Fn(&FromSidecar) -> bool) {
+        while !wanted(&self.answered.recv_timeout(HANG).expect("the sidecar says so")) {}
+    }
+
+    /// The next so many calls that have ended.
+    pub(crate) fn spans(&mut self, calls: usize) -> Vec<CallSpan> {
+        (0..calls).map(|_| self.record.recv_timeout(HANG).expect("a call ends")).collect()
+    }
 }
 
 /// A brain that hears what it is told between two messages.
@@ -122,6 +151,21 @@ struct Told {
     brain: Rc<RefCell<Brain>>,
     hears: mpsc::Receiver<FromController>,
     says: mpsc::Sender<()>,
+    answers: mpsc::Sender<FromSidecar>,
+    records: mpsc::Sender<CallSpan>,
+}
+
+impl Told {
+    /// Hands on what came out of the brain.
+    fn pass_on(&self) {
+        let mut brain = self.brain.borrow_mut();
+        for word in brain.take_control() {
+            let _ = self.answers.send(word);
+        }
+        for span in brain.take_spans() {
+            let _ = self.records.send(span);
+        }
+    }
 }
 
 impl Decider for Told {
@@ -131,10 +175,12 @@ impl Decider for Told {
 
     fn intercept(&mut self, link: LinkId, now: Instant, call: &mut dyn FnMut(&mut dyn Interceptor)) {
         self.brain.borrow_mut().intercept(link, now, call);
+        self.pass_on();
     }
 
     fn gone(&mut self, link: LinkId) {
         self.brain.borrow_mut().gone(link);
+        self.pass_on();
     }
 
     fn resumes(&mut self) -> Vec<(LinkId, StreamId, Resume)> {
@@ -143,7 +189,10 @@ impl Decider for Told {
             brain.on_control(word, Instant::now());
             let _ = self.says.send(());
         }
-        brain.resumes()
+        let resumes = brain.resumes();
+        drop(brain);
+        self.pass_on();
+        resumes
     }
 
     fn opaque(&mut self, link: LinkId, server_name: Option<&str>) {

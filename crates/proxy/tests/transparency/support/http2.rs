@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 
 use aftershock_proxy::hpack::{Decoder, HeaderList};
@@ -74,6 +75,12 @@ impl Http2 {
         let mut stream = wire::connect(address);
         stream.write_all(PREFACE).expect("the connection is open");
         Self::greet(stream)
+    }
+
+    /// The server's end of the next connection; its client speaks first.
+    pub(crate) fn accept(listener: &TcpListener) -> Self {
+        let (stream, _) = listener.accept().expect("a connection");
+        Self::serve(stream).expect("a client of HTTP/2")
     }
 
     fn serve(mut stream: TcpStream) -> std::io::Result<Self> {
@@ -203,28 +210,37 @@ impl Http2 {
 /// A server that answers every request with 200, sends each body back as it comes, and ends as gRPC does.
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
+    requests: mpsc::Receiver<Fields>,
 }
 
 impl Echo {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
+        let (seen, requests) = mpsc::channel();
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                thread::spawn(move || Http2::serve(stream).map(echo));
+                let seen = seen.clone();
+                thread::spawn(move || Http2::serve(stream).map(|end| echo(end, &seen)));
             }
         });
-        Self { address }
+        Self { address, requests }
+    }
+
+    /// The heads of the requests that have come since the last call.
+    pub(crate) fn requests(&self) -> Vec<Fields> {
+        self.requests.try_iter().collect()
     }
 }
 
-fn echo(mut client: Http2) {
+fn echo(mut client: Http2, seen: &mpsc::Sender<Fields>) {
     // An idle connection is none of its business.
     client.stream.set_read_timeout(None).expect("a socket");
     while let Ok(Some(event)) = client.event() {
         let ended = match event {
             Event::Head { stream, fields, end } => {
                 if value(&fields, ":method").is_some() {
+                    let _ = seen.send(fields);
                     client.head(stream, &[(":status", "200"), ("content-type", "application/grpc")], false);
                 }
                 end.then_some(stream)
