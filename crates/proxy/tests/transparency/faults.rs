@@ -3,8 +3,16 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use aftershock_core::event::Outcome;
+use aftershock_core::plan::{Fault, Phase, Side};
+use aftershock_core::span::{CallSpan, Ending};
+use aftershock_core::wire::FromController;
 use aftershock_proxy::exchange::{Act, Made, Mark, Marks, Resume, Verdict};
 
+use crate::support::application::Application;
+use crate::support::brain::{Back, TOKEN};
+use crate::support::http2::{Came, Echo, End, Http2, message, value};
+use crate::support::rules::rule;
 use crate::support::sidecar::{Board, Point, Sidecar};
 use crate::support::wire::{Ended, HANG, Origin, Seen, Step, Untouched, client, connect, follow, send, until};
 
@@ -215,4 +223,98 @@ fn a_parked_upload_goes_on_whole() {
     sidecar.resume(1, 1, Resume::Pass);
     assert_eq!(waits.join().expect("the client ran").text(), OK);
     assert!(origin.seen()[0].text() == request);
+}
+
+/// The record of a call whose answer was dropped: the callee's sidecar saw it end well, the caller's kept it.
+fn check_dropped(at_caller: &CallSpan, at_callee: &CallSpan) {
+    assert_eq!((at_caller.side, at_callee.side, at_caller.call), (Side::Caller, Side::Callee, at_callee.call));
+    let injection = at_caller.injection.as_ref().expect("it was faulted");
+    assert_eq!((injection.k, injection.fault.as_str()), (1, "drop"));
+    assert_eq!((at_caller.response, at_caller.ending), (None, Ending::Faulted), "the application got nothing");
+    assert!(at_caller.evidence_came, "its sidecar got the answer");
+    assert!(at_callee.response.is_some() && at_callee.injection.is_none(), "{at_callee:?}");
+    assert_eq!(
+        (at_callee.outcome, at_callee.http_status, at_callee.ending),
+        (Some(Outcome::Ok), Some(200), Ending::Complete)
+    );
+}
+
+#[test]
+fn a_rule_that_drops_a_response_over_http_1_leaves_one_effect_and_a_clean_upstream() {
+    let answer = |body: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{body}");
+    let script = |body: &str| vec![until("once"), send(answer(body)), Step::End];
+    let origin = Origin::start(["first", "other", "later"].map(script).to_vec());
+    let (back, mut callee) = Back::before(origin.address).told();
+    let mut application = Application::calling(&[back.address]);
+    let drop = rule(Some("front"), "back POST /charge", 1, Phase::Response, Fault::Drop);
+    application.controller.arm(vec![drop]);
+    let entry = application.enter();
+    let request = POST.replace("\r\n\r\n", &format!("\r\n{}\r\n", entry.lines()));
+    let mut loses = connect(application.way_out);
+    loses.write_all(request.as_bytes()).expect("open");
+    application.controller.fired();
+    let at_callee = callee.spans(1).remove(0);
+    // It has been decided, the callee is done, and nothing has come.
+    loses.set_nonblocking(true).expect("a socket");
+    assert_eq!(loses.peek(&mut [0]).expect_err("it is open and silent").kind(), std::io::ErrorKind::WouldBlock);
+    loses.set_nonblocking(false).expect("a socket");
+    // Whoever asks meanwhile, or when it is disarmed, has a connection of its own and gets its own answer.
+    let asks =
+        || client(application.way_out, &[send(&request), until("Length: 5\r\n\r\n"), Step::Fin, Step::End]).text();
+    assert_eq!(asks(), answer("other"));
+    application.controller.say(FromController::Disarm { token: TOKEN });
+    assert_eq!(follow(loses, &[Step::End]), nothing(Ended::Fin));
+    assert_eq!(asks(), answer("later"));
+    for seen in origin.seen() {
+        assert_eq!((seen.text().matches("POST ").count(), seen.ended), (1, Ended::Fin), "one effect: {seen:?}");
+    }
+    // The one that asked meanwhile ended before.
+    let at_caller = application.controller.spans(3);
+    check_dropped(&at_caller[1], &at_callee);
+    assert!(at_caller.iter().filter(|span| span.injection.is_some()).count() == 1, "{at_caller:?}");
+}
+
+#[test]
+fn a_rule_that_drops_a_response_over_http_2_leaves_one_effect_and_a_clean_connection() {
+    for (api, path, content_type) in [
+        ("back POST /charge", "/charge", "text/plain"),
+        ("back shop.Pay/Charge", "/shop.Pay/Charge", "application/grpc"),
+    ] {
+        let origin = Echo::start();
+        let (back, mut callee) = Back::before(origin.address).told();
+        let mut application = Application::calling(&[back.address]);
+        application.controller.arm(vec![rule(Some("front"), api, 1, Phase::Response, Fault::Drop)]);
+        let entry = application.enter();
+        let call = |connection: &mut Http2, text: &str| {
+            let fields = entry.behind(&[("content-type", content_type), ("call", text)]);
+            let stream = connection.open("POST", path, &fields, false);
+            connection.data(stream, &message(text), true);
+            stream
+        };
+        let is_answered = |connection: &mut Http2, text: &str| {
+            let stream = call(connection, text);
+            let Came { body, ended, .. } = connection.ended(stream);
+            assert_eq!((body, ended), (message(text), Some(End::Stream)), "{api}: the answer to {text}");
+        };
+        let mut connection = Http2::connect(application.way_out);
+        let loses = call(&mut connection, "lost");
+        application.controller.fired();
+        let at_callee = callee.spans(1).remove(0);
+        assert_eq!(connection.so_far(loses), None, "{api}");
+        is_answered(&mut connection, "neighbour");
+        is_answered(&mut Http2::connect(application.way_out), "other connection");
+        application.controller.say(FromController::Disarm { token: TOKEN });
+        // CANCEL, and not a byte before it.
+        let Came { fields, body, ended } = connection.ended(loses);
+        assert_eq!((fields.len(), body.len(), ended), (0, 0, Some(End::Reset(8))), "{api}");
+        is_answered(&mut connection, "follower");
+        let calls = origin.requests();
+        let calls: Vec<_> = calls.iter().map(|fields| value(fields, "call").expect("its name")).collect();
+        assert_eq!(calls, ["lost", "neighbour", "other connection", "follower"], "{api}: each effect once");
+        let at_caller = application.controller.spans(4);
+        let (dropped, others): (Vec<_>, Vec<_>) = at_caller.iter().partition(|span| span.injection.is_some());
+        assert_eq!((dropped.len(), others.len()), (1, 3), "{api}");
+        check_dropped(dropped[0], &at_callee);
+        assert!(others.iter().all(|span| span.ending == Ending::Complete), "{api}: {others:?}");
+    }
 }

@@ -1,73 +1,43 @@
 //! The third of many gRPC calls of an execution, with real sidecars: one fault in each execution, and the right one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 
 use aftershock_core::id::ExecutionId;
 use aftershock_core::plan::{Fault, Phase, Side};
 use aftershock_core::span::CallSpan;
 
-use crate::support::brain::{Back, Controller, Front, TOKEN};
-use crate::support::http2::{Came, Echo, End, Fields, Http2, value};
+use crate::support::application::{Application, Entry};
+use crate::support::brain::Back;
+use crate::support::http2::{Came, Echo, End, Fields, Http2, message, value};
 use crate::support::rules::{everywhere, rule};
 use crate::support::sidecar::Sidecar;
 
 /// Which of the calls is faulted.
 const K: u32 = 3;
 
-/// `front`, whose application is the test, and the replicas of `back` that it calls; the third call of each execution is
-/// faulted.
+/// An application and the replicas that it calls; the third call of each execution is faulted.
 struct Stage {
-    controller: Controller,
-    front: Sidecar,
+    application: Application,
     origins: Vec<Echo>,
-    client: Http2,
-    application: Http2,
     _backs: Vec<Sidecar>,
-}
-
-/// A request to `front` that its application has not answered yet.
-struct Entry {
-    stream: u32,
-    /// What the application hands on.
-    context: Fields,
 }
 
 impl Stage {
     fn armed(replicas: usize, phase: Phase) -> Self {
         let origins: Vec<_> = (0..replicas).map(|_| Echo::start()).collect();
         let backs: Vec<_> = origins.iter().map(|origin| Back::before(origin.address).start()).collect();
-        let addresses: Vec<_> = backs.iter().map(|back| back.address).collect();
-        let application = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = application.local_addr().expect("a bound socket");
-        let (front, mut controller) = Front::calling(&addresses).before(address).told();
-        controller.arm(vec![everywhere(rule(Some("front"), "back shop.Item/Get", K, phase, Fault::Abort))]);
-        let client = Http2::connect(front.address);
-        let application = Http2::accept(&application);
-        Stage { controller, front, origins, client, application, _backs: backs }
+        let mut application = Application::calling(&backs.iter().map(|back| back.address).collect::<Vec<_>>());
+        let third = rule(Some("front"), "back shop.Item/Get", K, phase, Fault::Abort);
+        application.controller.arm(vec![everywhere(third)]);
+        Stage { application, origins, _backs: backs }
     }
 
     /// A connection of the application's to `back`.
     fn connect(&self) -> Http2 {
-        Http2::connect(self.front.addresses[1])
+        Http2::connect(self.application.way_out)
     }
 
-    /// A request of the round begins an execution.
-    fn enter(&mut self) -> Entry {
-        let stream = self.client.open("GET", "/page", &[("tracestate", &format!("aft=1-0-0-{TOKEN}-0"))], true);
-        // There is one upstream connection for this one, and nothing else on either.
-        let seen = self.application.ended(stream);
-        let handed_on = |name: &str| (name.to_owned(), seen.field(name).expect("the sidecar wrote it").to_owned());
-        Entry { stream, context: ["traceparent", "tracestate"].map(handed_on).to_vec() }
-    }
-
-    /// The application answers.
-    fn leave(&mut self, entry: &Entry) {
-        self.application.head(entry.stream, &[(":status", "200")], true);
-        assert_eq!(self.client.ended(entry.stream).field(":status"), Some("200"));
-    }
-
-    /// How many of these calls, by their numbers, reached a replica since the last time, for each replica.
+    /// The numbers of the calls that have reached each replica since the last time.
     fn reached(&self) -> Vec<BTreeSet<String>> {
         let numbers = |requests: Vec<Fields>| {
             requests.iter().map(|fields| value(fields, "call").expect("its number").to_owned()).collect()
@@ -76,19 +46,17 @@ impl Stage {
     }
 }
 
-/// A gRPC message that nothing else says.
-fn message(number: usize) -> Vec<u8> {
-    let text = format!("message of call {number}");
-    [&[0][..], &(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
+/// What a call says, and nothing else does.
+fn said(number: usize) -> Vec<u8> {
+    message(&format!("message of call {number}"))
 }
 
 /// Begins a call.
 fn call(connection: &mut Http2, entry: &Entry, number: usize) -> u32 {
     let mark = number.to_string();
-    let mut fields = vec![("content-type", "application/grpc"), ("te", "trailers"), ("call", mark.as_str())];
-    fields.extend(entry.context.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    let fields = entry.behind(&[("content-type", "application/grpc"), ("te", "trailers"), ("call", &mark)]);
     let stream = connection.open("POST", "/shop.Item/Get", &fields, false);
-    connection.data(stream, &message(number), true);
+    connection.data(stream, &said(number), true);
     stream
 }
 
@@ -97,7 +65,7 @@ fn is_faulted(number: usize, seen: &Came) -> bool {
     assert_eq!((seen.ended, seen.field(":status")), (Some(End::Stream), Some("200")), "{seen:?}");
     match seen.field("grpc-status") {
         Some("14") => assert_eq!(seen.body, b"", "{seen:?}"),
-        status => assert_eq!((status, &seen.body), (Some("0"), &message(number)), "{seen:?}"),
+        status => assert_eq!((status, &seen.body), (Some("0"), &said(number)), "{seen:?}"),
     }
     seen.field("grpc-status") == Some("14")
 }
@@ -125,7 +93,7 @@ fn in_one_execution_after_the_other_the_third_of_fifty_calls_on_a_connection_is_
         let mut stage = Stage::armed(1, phase);
         let mut connection = stage.connect();
         for execution in 0..30 {
-            let entry = stage.enter();
+            let entry = stage.application.enter();
             let streams: Vec<_> = (0..CALLS).map(|number| call(&mut connection, &entry, number)).collect();
             let answers = streams.into_iter().map(|stream| connection.ended(stream));
             let faulted: Vec<_> = answers.enumerate().filter(|(number, seen)| is_faulted(*number, seen)).collect();
@@ -136,8 +104,8 @@ fn in_one_execution_after_the_other_the_third_of_fifty_calls_on_a_connection_is_
             let lost: Vec<_> = (0..CALLS).filter(|number| !reached.contains(&number.to_string())).collect();
             let expected = if phase == Phase::Request { vec![K as usize - 1] } else { Vec::new() };
             assert_eq!(lost, expected, "{phase}, execution {execution}");
-            stage.leave(&entry);
-            check_record(&stage.controller.spans(CALLS + 1), 1, CALLS);
+            stage.application.leave(&entry);
+            check_record(&stage.application.controller.spans(CALLS + 1), 1, CALLS);
         }
     }
 }
@@ -150,7 +118,7 @@ fn interleave(executions: usize, calls: usize, connections: usize) {
     const REPLICAS: usize = 2;
     for phase in [Phase::Request, Phase::Response] {
         let mut stage = Stage::armed(REPLICAS, phase);
-        let entries: Vec<_> = (0..executions).map(|_| stage.enter()).collect();
+        let entries: Vec<_> = (0..executions).map(|_| stage.application.enter()).collect();
         let mut connections: Vec<_> = (0..connections).map(|_| (stage.connect(), Vec::new())).collect();
         let mut faulted = vec![Vec::new(); executions];
         // Every execution makes its first call before any makes its second.
@@ -181,8 +149,8 @@ fn interleave(executions: usize, calls: usize, connections: usize) {
         let lost: BTreeSet<_> = (0..executions * calls).filter(|call| !reached.contains(&call.to_string())).collect();
         let expected = if phase == Phase::Request { faulted.concat().into_iter().collect() } else { BTreeSet::new() };
         assert_eq!(lost, expected, "{phase}: what was faulted, and nothing else, never came");
-        entries.iter().for_each(|entry| stage.leave(entry));
-        check_record(&stage.controller.spans(executions * (calls + 1)), executions, calls);
+        entries.iter().for_each(|entry| stage.application.leave(entry));
+        check_record(&stage.application.controller.spans(executions * (calls + 1)), executions, calls);
     }
 }
 

@@ -135,6 +135,11 @@ impl Controller {
         self.hears(|word| *word == FromSidecar::Armed { token: TOKEN });
     }
 
+    /// Waits until a rule has fired.
+    pub(crate) fn fired(&mut self) {
+        self.hears(|word| matches!(word, FromSidecar::Fired { .. }));
+    }
+
     /// Waits for a word of the sidecar's.
     fn hears(&mut self, wanted: impl Fn(&FromSidecar) -> bool) {
         while !wanted(&self.answered.recv_timeout(HANG).expect("the sidecar says so")) {}

@@ -19,12 +19,30 @@ pub(crate) fn value<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     fields.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
 }
 
+/// The octets of a gRPC message.
+pub(crate) fn message(text: &str) -> Vec<u8> {
+    [&[0][..], &(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
+}
+
 /// What came from the other end.
 #[derive(Debug)]
 enum Event {
-    Head { stream: u32, fields: Fields, end: bool },
-    Data { stream: u32, octets: Vec<u8>, end: bool },
-    Reset { stream: u32, code: u32 },
+    Head {
+        stream: u32,
+        fields: Fields,
+        end: bool,
+    },
+    Data {
+        stream: u32,
+        octets: Vec<u8>,
+        end: bool,
+    },
+    Reset {
+        stream: u32,
+        code: u32,
+    },
+    /// The answer to a PING.
+    Pong,
 }
 
 struct Frame {
@@ -67,6 +85,8 @@ pub(crate) struct Http2 {
     last: Option<u32>,
     /// Octets of DATA that the other end takes.
     credit: i64,
+    /// Its PING was answered.
+    answered: bool,
 }
 
 impl Http2 {
@@ -94,7 +114,7 @@ impl Http2 {
     fn greet(stream: TcpStream) -> Self {
         let decoder = Decoder::new(1 << 20);
         let (unread, came) = (Vec::new(), BTreeMap::new());
-        let mut end = Self { stream, unread, decoder, came, last: None, credit: 65_535 };
+        let mut end = Self { stream, unread, decoder, came, last: None, credit: 65_535, answered: false };
         // The connection's window never is the reason to wait.
         end.send(&[frame(4, 0, 0, &[]), frame(8, 0, 0, &(1u32 << 30).to_be_bytes())].concat());
         end
@@ -141,6 +161,15 @@ impl Http2 {
         &self.came[&stream]
     }
 
+    /// What has come on this stream when the other end has answered a PING.
+    pub(crate) fn so_far(&mut self, stream: u32) -> Option<&Came> {
+        self.send(&frame(6, 0, 0, b"so far ?"));
+        while !std::mem::take(&mut self.answered) {
+            self.read();
+        }
+        self.came.get(&stream)
+    }
+
     /// Waits for something.
     fn read(&mut self) {
         match self.event().expect("something comes").expect("the connection is open") {
@@ -149,6 +178,7 @@ impl Http2 {
             Event::Reset { stream, code } => {
                 self.came.entry(stream).or_default().ended.get_or_insert(End::Reset(code));
             }
+            Event::Pong => self.answered = true,
         }
     }
 
@@ -178,7 +208,8 @@ impl Http2 {
                 }
                 3 => return Ok(Some(Event::Reset { stream, code: word() })),
                 4 if !end => self.stream.write_all(&frame(4, 1, 0, &[]))?,
-                6 if !end => self.stream.write_all(&frame(6, 1, 0, &payload))?,
+                6 if end => return Ok(Some(Event::Pong)),
+                6 => self.stream.write_all(&frame(6, 1, 0, &payload))?,
                 8 if stream == 0 => self.credit += i64::from(word()),
                 _ => {}
             }
@@ -249,7 +280,7 @@ fn echo(mut client: Http2, seen: &mpsc::Sender<Fields>) {
                 client.data(stream, &octets, false);
                 end.then_some(stream)
             }
-            Event::Reset { .. } => None,
+            Event::Reset { .. } | Event::Pong => None,
         };
         if let Some(stream) = ended {
             client.head(stream, &[("grpc-status", "0")], true);

@@ -1,5 +1,6 @@
 //! What these tests are made of: a sidecar on a thread, scripted peers on raw sockets, real peers as processes.
 
+pub(crate) mod application;
 pub(crate) mod brain;
 pub(crate) mod frames;
 pub(crate) mod http2;
