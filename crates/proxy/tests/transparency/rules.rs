@@ -8,11 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aftershock_core::event::ApiRef;
 use aftershock_core::id::Token;
-use aftershock_core::plan::{ErrorAnswer, Fault, Phase};
+use aftershock_core::name::Api;
+use aftershock_core::plan::{ErrorAnswer, Fault, Phase, Rule};
 use aftershock_core::wire::{Arm, FromController, Tagging};
 
-use crate::support::brain::Back;
+use crate::support::application::Application;
+use crate::support::brain::{Back, TOKEN};
 use crate::support::http2::{Came, Echo, End, Http2};
 use crate::support::load::{answer_all, response};
 use crate::support::rules::{everywhere, rule};
@@ -160,4 +163,90 @@ fn after_the_acknowledgement_every_stream_sees_the_new_rules_and_those_under_way
     let Came { fields, body, ended } = connection.ended(stream);
     assert_eq!((body, ended), ([&sent[..], b"the end"].concat(), Some(End::Stream)));
     assert_eq!(fields[0], (":status".to_owned(), "200".to_owned()));
+}
+
+/// What a prober asks.
+struct Probe {
+    method: &'static str,
+    path: &'static str,
+    fields: &'static [(&'static str, &'static str)],
+    api: &'static str,
+}
+
+const KUBELET: &[(&str, &str)] = &[("user-agent", "kube-probe/1.33")];
+const PROBES: [Probe; 3] = [
+    Probe { method: "GET", path: "/live", fields: KUBELET, api: "back GET /live" },
+    Probe { method: "GET", path: "/", fields: KUBELET, api: "back GET /" },
+    Probe {
+        method: "POST",
+        path: "/grpc.health.v1.Health/Check",
+        fields: &[("content-type", "application/grpc"), ("te", "trailers")],
+        api: "back grpc.health.v1.Health/Check",
+    },
+];
+
+/// The k-th request is answered with an error, whatever its path.
+fn every_path(caller: Option<&str>, k: u32) -> Rule {
+    let apis: Vec<Api> = PROBES.iter().map(|probe| probe.api.parse().expect("an Api")).collect();
+    let mut rule = everywhere(rule(caller, PROBES[0].api, k, Phase::Request, Fault::Abort));
+    rule.apis = apis.into_iter().collect();
+    rule.tfic.target.api = ApiRef::Group("everything".parse().expect("a name"));
+    rule
+}
+
+/// Whether a request of HTTP/2 passes.
+fn passes(connection: &mut Http2, probe: &Probe, fields: &[(&str, &str)]) -> bool {
+    let stream = connection.open(probe.method, probe.path, fields, true);
+    let seen = connection.ended(stream);
+    (seen.field(":status"), seen.field("grpc-status")) == (Some("200"), Some("0"))
+}
+
+#[test]
+fn probes_of_a_callee_pass_uncounted_while_every_path_is_faulted() {
+    let origin = Echo::start();
+    let (sidecar, mut controller) = Back::before(origin.address).told();
+    controller.say(FromController::Arm(Arm {
+        rules: vec![every_path(None, 1)],
+        tagging: Some(Tagging { headers: BTreeMap::new(), per_million: 1_000_000 }),
+        ..Arm::clean(TOKEN, Duration::from_secs(3600))
+    }));
+    let mut connection = Http2::connect(sidecar.address);
+    for probe in &PROBES {
+        assert!(passes(&mut connection, probe, probe.fields), "the probe of {}", probe.path);
+    }
+    // The same paths without the name of a prober are faulted, each in an execution of its own.
+    for probe in &PROBES[..2] {
+        assert!(!passes(&mut connection, probe, &[]), "{}", probe.path);
+    }
+    assert_eq!(origin.requests().len(), PROBES.len(), "the probes, and nothing else");
+    for span in controller.spans(2) {
+        assert!(span.injection.is_some_and(|one| one.k == 1), "{}", span.api);
+    }
+    assert!(controller.no_spans(), "probes are not recorded");
+}
+
+#[test]
+fn probes_between_the_calls_of_an_execution_pass_and_take_no_number() {
+    let origin = Echo::start();
+    let back = Back::before(origin.address).start();
+    let mut application = Application::calling(&[back.address]);
+    application.controller.arm(vec![every_path(Some("front"), 2)]);
+    let entry = application.enter();
+    let mut connection = Http2::connect(application.way_out);
+    let probe_all = |connection: &mut Http2| {
+        for probe in &PROBES {
+            assert!(passes(connection, probe, &entry.behind(probe.fields)), "the probe of {}", probe.path);
+        }
+    };
+    let call = |connection: &mut Http2| passes(connection, &PROBES[0], &entry.behind(&[]));
+    probe_all(&mut connection);
+    assert!(call(&mut connection), "the first call");
+    probe_all(&mut connection);
+    assert!(!call(&mut connection), "the second call");
+    probe_all(&mut connection);
+    let faulted: Vec<_> = application.controller.spans(2).iter().map(|span| span.injection.is_some()).collect();
+    assert_eq!(faulted, [false, true]);
+    application.leave(&entry);
+    application.controller.spans(1);
+    assert!(application.controller.no_spans(), "probes are not recorded");
 }

@@ -149,6 +149,11 @@ impl Controller {
     pub(crate) fn spans(&mut self, calls: usize) -> Vec<CallSpan> {
         (0..calls).map(|_| self.record.recv_timeout(HANG).expect("a call ends")).collect()
     }
+
+    /// Whether no other call has ended.
+    pub(crate) fn no_spans(&self) -> bool {
+        self.record.try_recv().is_err()
+    }
 }
 
 /// A brain that hears what it is told between two messages.
