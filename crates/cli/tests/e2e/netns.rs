@@ -152,7 +152,7 @@ fn a_sidecar_parted_from_the_controller_lets_go_within_the_lease() {
         return;
     }
     let system = System::start("topologies/online-boutique.yaml", &["--network", "netns"]);
-    let ParkedCharge { inject, key, .. } = system.park_a_charge();
+    let ParkedCharge { inject, key } = system.park_a_charge();
     let parted = Instant::now();
     hosts(&system, &["partition", "checkoutservice", "controller"]).expect(0);
     for _ in 0..3 {
@@ -168,11 +168,7 @@ fn a_sidecar_parted_from_the_controller_lets_go_within_the_lease() {
 
     hosts(&system, &["heal", "checkoutservice", "controller"]).expect(0);
     system.run(&["status", "--wait", "10"]).expect(0);
-    let checkout = system.file("scenarios/online-boutique/checkout.yaml", |text| text);
-    let lost = system.file("scenarios/online-boutique/lost-charge.yaml", |text| text);
-    system.run(&["record", &checkout, "--rounds", "2"]).expect(0);
-    let second = system.run(&["inject", &lost, "--scenario", &checkout, "--format", "json"]).expect(0);
-    assert!(second.stdout.contains("\"injected\""), "{}", second.stdout);
+    system.lose_a_charge();
 }
 
 #[test]

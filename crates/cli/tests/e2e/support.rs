@@ -248,7 +248,16 @@ impl System {
         // The charge is made, its answer is parked at the checkout's sidecar.
         eventually("the charge was answered", || self.events(8, &key).contains("response-sent"));
         assert!(!self.events(9, &key).contains("request-received"), "no mail was asked for yet");
-        ParkedCharge { scenario, inject, key }
+        ParkedCharge { inject, key }
+    }
+
+    /// An experiment on the Online Boutique from its beginning to its end: what is declared happens.
+    pub(crate) fn lose_a_charge(&self) {
+        let checkout = self.file("scenarios/online-boutique/checkout.yaml", |text| text);
+        let lost = self.file("scenarios/online-boutique/lost-charge.yaml", |text| text);
+        self.run(&["record", &checkout, "--rounds", "2"]).expect(0);
+        let report = self.run(&["inject", &lost, "--scenario", &checkout, "--format", "json"]).expect(0).json();
+        assert_eq!(report["injected"], 1, "{report:#}");
     }
 
     /// Kill the controller without giving it a chance.
@@ -259,6 +268,60 @@ impl System {
     /// Start the controller again, on the same store.
     pub(crate) fn restart_control(&mut self) {
         self.control = Some(serve(&self.url, self.folder.path()));
+    }
+
+    /// Kill a process of the lab without giving it a chance. The lab, which would stop everything, sleeps from then on.
+    fn kill(&self, pid: u32) {
+        self.lab.signal("STOP");
+        assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+        eventually("a killed process has ended", || alive(&[pid]).is_empty());
+    }
+
+    /// Kill a service's sidecar and start another in its place, which must register.
+    pub(crate) fn replace_sidecar(&self, service: &str) -> Running {
+        let pid = self.sidecar_of(service);
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        let mut words = line.trim_end_matches('\0').split('\0');
+        self.kill(pid);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).current_dir(root()).stdout(Stdio::null()).stderr(Stdio::null());
+        Running::start(command.stdin(Stdio::piped()))
+    }
+
+    /// Kill a service that calls nobody, at `host`, and start another in its place, which knows nothing.
+    pub(crate) fn replace_leaf(&self, topology: &str, service: &str, host: u8) -> Running {
+        let sidecar = std::fs::read_to_string(self.folder.path().join(format!("logs/{service}.sidecar.yaml"))).unwrap();
+        let listen = sidecar.split_once("to: \"").unwrap().1.split_once('"').unwrap().0;
+        let admin = format!("{}{host}:30000", self.prefix);
+        let health: serde_json::Value = serde_json::from_str(&get(&admin, "/healthz")).unwrap();
+        self.kill(u32::try_from(health["pid"].as_u64().unwrap()).unwrap());
+        let spec = serde_json::json!({
+            "schema": aftershock_lab::service::SPEC_SCHEMA,
+            "topology_file": topology,
+            "topology": std::fs::read_to_string(root().join(topology)).unwrap(),
+            "service": service,
+            "listen": listen,
+            "admin": admin,
+            "callees": {},
+            "propagation": null,
+        });
+        let mut command = aftershock(&["lab-service"]);
+        let mut started = Running::start(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()));
+        let stdin = started.0.as_mut().unwrap().stdin.as_mut().unwrap();
+        std::io::Write::write_all(stdin, format!("{spec}\n").as_bytes()).unwrap();
+        eventually("the service is there again", || std::net::TcpStream::connect(&admin).is_ok());
+        started
+    }
+
+    /// The process id of a service's sidecar.
+    pub(crate) fn sidecar_of(&self, service: &str) -> u32 {
+        let config = format!("{service}.sidecar.yaml");
+        descendants(self.lab.pid())
+            .into_iter()
+            .find(|pid| {
+                std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&config))
+            })
+            .unwrap()
     }
 
     /// The event log of the service at `host`, about a business key.
@@ -275,7 +338,6 @@ impl System {
 
 /// What [`System::park_a_charge`] started.
 pub(crate) struct ParkedCharge {
-    pub(crate) scenario: String,
     /// `aftershock inject`.
     pub(crate) inject: Running,
     /// The round's business key.
