@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 use serde::Serialize;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -67,10 +69,13 @@ pub(crate) fn error(error: &anyhow::Error) {
 
 /// Send logs to stderr: warnings, or what `AFTERSHOCK_LOG` asks for.
 pub(crate) fn logs() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("AFTERSHOCK_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let ansi = std::io::stderr().is_terminal();
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).try_init();
+    let (filter, unfit) = aftershock_proxy::log::filter(tracing::Level::WARN);
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    if let Some(unfit) = unfit {
+        tracing::warn!("{unfit}");
+    }
 }
 
 /// A table without frames.

@@ -13,7 +13,7 @@ pub mod h1;
 pub mod h2;
 pub mod hpack;
 pub mod link;
-mod log;
+pub mod log;
 mod marks;
 mod metrics;
 mod pace;

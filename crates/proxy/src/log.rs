@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::pace::{Limit, Pacer};
 
@@ -54,7 +55,7 @@ pub(crate) fn left_out() -> impl Iterator<Item = (&'static str, u64)> {
 
 /// Begin to log. A process that already does keeps its own way.
 pub(crate) fn init(format: LogFormat) {
-    let filter = EnvFilter::try_from_env(FILTER).unwrap_or_else(|_| EnvFilter::new("info"));
+    let (filter, unfit) = filter(Level::INFO);
     let text =
         (format == LogFormat::Text).then(|| fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr));
     let json = (format == LogFormat::Json).then(|| {
@@ -63,6 +64,25 @@ pub(crate) fn init(format: LogFormat) {
     });
     let all = tracing_subscriber::registry().with(filter).with(Limited::default()).with(text).with(json);
     let _ = all.try_init();
+    if let Some(unfit) = unfit {
+        tracing::warn!("{unfit}");
+    }
+}
+
+/// The lines that `AFTERSHOCK_LOG` asks for, or those of level `usual` and above; and what is to be said, once there is a
+/// log, if it asks for something that cannot be understood.
+pub fn filter(usual: Level) -> (Targets, Option<String>) {
+    let asked = std::env::var(FILTER).ok().filter(|text| !text.is_empty());
+    let usual = || Targets::new().with_default(usual);
+    match asked.map(|text| text.parse::<Targets>()) {
+        None => (usual(), None),
+        Some(Ok(asked)) => (asked, None),
+        Some(Err(error)) => {
+            let unfit =
+                format!("{FILTER} is ignored, {error}: expected levels, as in `info,aftershock_proxy::link=debug`");
+            (usual(), Some(unfit))
+        }
+    }
 }
 
 /// Leaves out what comes too often.
