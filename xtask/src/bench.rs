@@ -34,8 +34,13 @@ pub(crate) enum Format {
 pub(crate) fn run(what: &Bench) -> anyhow::Result<()> {
     match what {
         Bench::Overhead(overhead) => overhead::run(overhead),
-        Bench::Instructions { format } => instructions(*format),
+        Bench::Instructions { format } => instructions(*format, false),
     }
+}
+
+/// What `cargo xtask ci` runs of the instructions: all. Where valgrind is `required`, a skip is a failure.
+pub(crate) fn ci(required: bool) -> anyhow::Result<()> {
+    instructions(Format::Human, required)
 }
 
 /// Instructions per exchange by scenario, for the processor and compiler on which they were written down.
@@ -81,7 +86,7 @@ struct Report {
     scenarios: Vec<Counted>,
 }
 
-fn instructions(format: Format) -> anyhow::Result<()> {
+fn instructions(format: Format, required: bool) -> anyhow::Result<()> {
     let mut report = Report {
         schema: "aftershock.dev/instructions/v1alpha1",
         status: Status::Skipped,
@@ -89,7 +94,9 @@ fn instructions(format: Format) -> anyhow::Result<()> {
         tolerance_percent: TOLERANCE,
         scenarios: Vec::new(),
     };
-    if has_valgrind() {
+    let counts = has_valgrind();
+    ensure!(counts || !required, "valgrind was installed and does not run");
+    if counts {
         report.scenarios = measure()?;
         let exceeded = report.scenarios.iter().any(|counted| counted.exceeded);
         report.status = if exceeded { Status::Exceeded } else { Status::Ok };

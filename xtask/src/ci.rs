@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use crate::{run, schemas, tidy};
 
-/// Debian packages with the programs that tests talk to, and a program or file that shows they are there.
+/// Debian packages with the programs that tests talk to or run under, and a program or file that shows they are there.
 const PEERS: &[(&str, &str)] = &[
     ("curl", "/usr/bin/curl"),
     ("iproute2", "/usr/sbin/ip"),
@@ -28,6 +28,7 @@ const PEERS: &[(&str, &str)] = &[
     ("python3-protobuf", "/usr/lib/python3/dist-packages/google/protobuf/__init__.py"),
     ("python3-uvicorn", "/usr/lib/python3/dist-packages/uvicorn/__init__.py"),
     ("python3-websockets", "/usr/lib/python3/dist-packages/websockets/__init__.py"),
+    ("valgrind", "/usr/bin/valgrind"),
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -52,6 +53,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     crate::exactness::run(&crate::exactness::Exactness::short())?;
     step("benchmark");
     crate::overhead::smoke()?;
+    step("instructions");
+    crate::bench::ci(missing.is_empty())?;
     step("soak");
     crate::soak::pass(&crate::soak::Soak::short())?;
     if !missing.is_empty() {
