@@ -9,7 +9,8 @@ use crate::run;
 
 /// Feed the parsers that see the network with inputs nobody thought of.
 ///
-/// Installs cargo-fuzz into the target folder. An input that breaks something is kept under `fuzz/artifacts`, and how to run
+/// Installs cargo-fuzz into the target folder. A target that breaks does not keep the others from their turn. An input that
+/// breaks something is kept under `fuzz/artifacts`, and how to run
 /// it again is printed: mend what it found and check it in under `fuzz/corpus`, which the tests replay.
 #[derive(Args)]
 pub(crate) struct Fuzz {
@@ -32,6 +33,7 @@ pub(crate) fn run(fuzz: &Fuzz) -> anyhow::Result<()> {
     };
     let program = install()?;
     let target = run::target()?.join("fuzz");
+    let mut broken = Vec::new();
     for name in &chosen {
         println!("== {name}, {} s", fuzz.seconds);
         // What is found goes into a folder of its own; only what is worth it is checked in.
@@ -42,8 +44,12 @@ pub(crate) fn run(fuzz: &Fuzz) -> anyhow::Result<()> {
         command.args(["--", &format!("-max_total_time={}", fuzz.seconds), "-print_final_stats=1", "-max_len=4096"]);
         // libFuzzer's instrumentation is a flag that the stable compiler takes only when it is told to.
         command.env("RUSTC_BOOTSTRAP", "1").env("PATH", path_with(&program)?);
-        run::pass(&mut command)?;
+        if let Err(error) = run::pass(&mut command) {
+            println!("{error:#}");
+            broken.push(name.as_str());
+        }
     }
+    ensure!(broken.is_empty(), "not every target ran to its end: {}", broken.join(", "));
     Ok(())
 }
 

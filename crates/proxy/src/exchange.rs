@@ -198,7 +198,7 @@ pub enum Edit {
     /// The first line of that name gets this value in its place, further lines of the name go; without one, a line is
     /// added at the end. Never HPACK-indexed. `host` on HTTP/2 means `:authority` (or the `host` line of a message that has
     /// only that); absolute-form targets of HTTP/1 stay as they are.
-    Set(&'static str, String),
+    Set(&'static str, Vec<u8>),
     /// Every line of that name goes.
     Remove(&'static str),
 }

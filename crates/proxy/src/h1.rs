@@ -29,7 +29,7 @@
 //! * A link that drains takes no request while a response is outstanding. The last response gets `connection: close`
 //!   (RFC 9112 §9.6), unless its head has left or it opens a tunnel; then the next one gets it.
 //! * A response that nobody asked for (a 408 on an idle connection) is forwarded with all that follows it; a request behind
-//!   it closes the link.
+//!   it closes the link. What had come of an unfinished request head is dropped: that is what it is about.
 
 mod body;
 mod faults;

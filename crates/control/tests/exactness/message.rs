@@ -15,6 +15,7 @@ pub(crate) fn apply(lines: &mut Lines, edits: Edits) {
         match edit {
             Edit::Remove(name) => lines.retain(|(n, _)| n != name),
             Edit::Set(name, value) => {
+                let value = String::from_utf8(value).expect("what is sent here is text");
                 let first = lines.iter().position(|(n, _)| n == name);
                 let mut at = 0;
                 lines.retain(|(n, _)| {

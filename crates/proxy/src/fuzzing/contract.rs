@@ -178,7 +178,7 @@ impl Interceptor for Contract<'_> {
         match self.choice(stream, 4) % 8 {
             1 | 2 => {
                 self.added += 40;
-                [Edit::Set("aft", "stamped".to_owned())].into_iter().collect()
+                [Edit::Set("aft", "stamped".into())].into_iter().collect()
             }
             3 => [Edit::Remove("t"), Edit::Remove("x-gone")].into_iter().collect(),
             _ => Edits::new(),

@@ -213,7 +213,7 @@ fn edited(lines: &[(&[u8], &[u8])], edits: &Edits) -> LineList {
             Edit::Set(name, value) => {
                 let first = lines.iter().position(|(known, _)| known == name.as_bytes());
                 lines.retain(|(known, _)| known != name.as_bytes());
-                let line = (name.as_bytes().to_vec(), value.clone().into_bytes());
+                let line = (name.as_bytes().to_vec(), value.clone());
                 lines.insert(first.unwrap_or(lines.len()).min(lines.len()), line);
             }
         }

@@ -168,7 +168,8 @@ pub(super) fn run(input: &[u8]) {
 /// What was said, in one or two reads.
 fn pieces(out: &mut Vec<u8>, choice: u8) -> impl Iterator<Item = Vec<u8>> + use<> {
     let mut first = std::mem::take(out);
-    let second = if choice & 1 == 0 { Vec::new() } else { first.split_off(first.len() / 2 + usize::from(choice & 2)) };
+    let at = (first.len() / 2 + usize::from(choice & 2)).min(first.len());
+    let second = if choice & 1 == 0 { Vec::new() } else { first.split_off(at) };
     [first, second].into_iter().filter(|piece| !piece.is_empty())
 }
 

@@ -9,7 +9,7 @@ use crate::exchange::{Edit, Edits, Fields};
 /// What the edits make of the lines of one name.
 enum Outcome<'e> {
     /// The first line gets this value, the others go.
-    Replace(&'e str),
+    Replace(&'e [u8]),
     /// All lines go.
     Remove,
 }
@@ -39,7 +39,7 @@ pub(super) fn write(raw: &[u8], fields: &Fields<'_>, edits: &Edits, out: &mut By
                     if value.is_empty() {
                         out.extend_from_slice(b" ");
                     }
-                    out.extend_from_slice(new.as_bytes());
+                    out.extend_from_slice(new);
                     out.extend_from_slice(b"\r\n");
                 }
                 Outcome::Replace(_) | Outcome::Remove => out.extend_from_slice(&raw[copied..start]),
@@ -57,7 +57,7 @@ fn in_place<'e>(name: &str, edits: &'e Edits) -> Outcome<'e> {
     let mut value = None;
     for edit in edits.iter().filter(|e| name_of(e) == name) {
         match edit {
-            Edit::Set(_, new) => value = Some(new.as_str()),
+            Edit::Set(_, new) => value = Some(&new[..]),
             Edit::Remove(_) => return Outcome::Remove,
         }
     }
@@ -76,7 +76,7 @@ fn append(fields: &Fields<'_>, edits: &Edits, out: &mut BytesMut) {
             continue;
         }
         if let Some((_, Edit::Set(_, value))) = of_name().next_back() {
-            for part in [name.as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
                 out.extend_from_slice(part);
             }
         }
@@ -141,14 +141,14 @@ mod tests {
             let first = lines.iter().position(|(n, _)| n.eq_ignore_ascii_case(name));
             match (edit, first) {
                 (Edit::Set(_, value), Some(first)) => {
-                    lines[first].1.clone_from(value);
+                    lines[first].1 = String::from_utf8(value.clone()).unwrap();
                     let mut at = 0;
                     lines.retain(|(n, _)| {
                         at += 1;
                         at - 1 <= first || !n.eq_ignore_ascii_case(name)
                     });
                 }
-                (Edit::Set(_, value), None) => lines.push((name.into(), value.clone())),
+                (Edit::Set(_, value), None) => lines.push((name.into(), String::from_utf8(value.clone()).unwrap())),
                 (Edit::Remove(_), _) => lines.retain(|(n, _)| !n.eq_ignore_ascii_case(name)),
             }
         }
@@ -164,7 +164,7 @@ mod tests {
         fn edits_do_what_they_say(
             lines in prop::collection::vec((prop_oneof![Just("A"), Just("a"), Just("b"), Just("x")], "[a-z]{0,3}"), 0..6),
             edits in prop::collection::vec(
-                prop_oneof![(name(), "[0-9]{1,2}").prop_map(|(n, v)| Edit::Set(n, v)), name().prop_map(Edit::Remove)], 0..5),
+                prop_oneof![(name(), "[0-9]{1,2}").prop_map(|(n, v)| set(n, &v)), name().prop_map(Edit::Remove)], 0..5),
         ) {
             let lines: Vec<_> = lines.into_iter().map(|(n, v)| (n.to_string(), v)).collect();
             let text = |lines: &[(String, String)]| {

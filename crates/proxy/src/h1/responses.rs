@@ -185,6 +185,11 @@ impl Link {
         if matches!(self.upload, Upload::Parked(_) | Upload::Discard(_)) {
             self.upload = Upload::Stopped;
         }
+        if matches!(self.upload, Upload::Head) {
+            // What has come of a request head is what it is about, as with a 408: that is never sent, and closes nothing.
+            self.app.pending.clear();
+            self.app.scan.reset();
+        }
         self.download = Download::Unasked;
     }
 
@@ -286,11 +291,13 @@ impl Link {
         if options.clone().any(|option| option.eq_ignore_ascii_case(b"close")) {
             return;
         }
-        let mut value = String::new();
+        let mut value = Vec::new();
         for option in options.filter(|option| !option.eq_ignore_ascii_case(b"keep-alive")) {
-            value.extend([&String::from_utf8_lossy(option), ", "]);
+            value.extend_from_slice(option);
+            value.extend_from_slice(b", ");
         }
-        edits.push(Edit::Set("connection", value + "close"));
+        value.extend_from_slice(b"close");
+        edits.push(Edit::Set("connection", value));
     }
 
     fn tunnel(&mut self) {

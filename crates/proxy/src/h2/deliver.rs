@@ -70,7 +70,7 @@ impl Link {
                     Line::Set(index) => {
                         if let Edit::Set(name, value) = &edits[*index] {
                             let name = head::line_name(list, name);
-                            encoder.field(name.as_bytes(), value.as_bytes(), Indexing::Never, block);
+                            encoder.field(name.as_bytes(), value, Indexing::Never, block);
                         }
                     }
                 }

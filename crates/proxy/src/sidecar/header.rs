@@ -193,11 +193,11 @@ impl<'a> Arriving<'a> {
             Carried::Uberctx { trace, .. } => {
                 self.clear_state(edits);
                 let minted = edits.iter().rev().find_map(|edit| match edit {
-                    Edit::Set(UBER_TRACE_ID, value) => Some(uber_check(value.as_bytes())),
+                    Edit::Set(UBER_TRACE_ID, value) => Some(uber_check(value)),
                     _ => None,
                 });
                 let own = Member { check: minted.unwrap_or(*trace), ..*member };
-                edits.push(Edit::Set(UBERCTX, own.to_string()));
+                edits.push(Edit::Set(UBERCTX, own.to_string().into_bytes()));
             }
         }
         Ok(())
@@ -255,11 +255,7 @@ fn uber_check(value: &[u8]) -> u32 {
 
 fn value_edit(name: &'static str, value: Option<Vec<u8>>) -> Edit {
     match value {
-        // A list that can be read is printable ASCII; what remains of a malformed one is nobody's to read.
-        Some(value) => {
-            let text = String::from_utf8(value);
-            Edit::Set(name, text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
-        }
+        Some(value) => Edit::Set(name, value),
         None => Edit::Remove(name),
     }
 }

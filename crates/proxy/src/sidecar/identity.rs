@@ -199,7 +199,7 @@ impl Sidecar {
             let family = Correlation::family(&self.config.correlate, index);
             correlations.retain(|known| known.header != family || minted.contains(&family));
             minted.push(family);
-            Correlation::add(Correlation::read(&self.config.correlate, index, value.as_bytes()), &mut correlations);
+            Correlation::add(Correlation::read(&self.config.correlate, index, value), &mut correlations);
         }
         correlations
     }
@@ -219,11 +219,11 @@ impl Sidecar {
                 let came = arriving.correlations.iter().any(|known| known.header == family);
                 if name != TRACEPARENT && (constant || !came) {
                     let span = self.draw();
-                    edits.push(Edit::Set(name, w3c::mint(name, trace_id, span)));
+                    edits.push(Edit::Set(name, w3c::mint(name, trace_id, span).into_bytes()));
                     if name == "x-b3-traceid" {
                         // Tracers take a trace id only beside a span id.
-                        edits.push(Edit::Set("x-b3-spanid", format!("{span:016x}")));
-                        edits.push(Edit::Set("x-b3-sampled", "1".to_owned()));
+                        edits.push(Edit::Set("x-b3-spanid", format!("{span:016x}").into_bytes()));
+                        edits.push(Edit::Set("x-b3-sampled", b"1".to_vec()));
                         edits.push(Edit::Remove("x-b3-parentspanid"));
                     }
                 }
@@ -256,7 +256,7 @@ impl Sidecar {
             trace => trace,
         };
         let parent = TraceParent { version: 0, trace_id, parent_id: self.draw(), flags: 1 };
-        edits.push(Edit::Set(TRACEPARENT, parent.to_string()));
+        edits.push(Edit::Set(TRACEPARENT, parent.to_string().into_bytes()));
         trace_id
     }
 

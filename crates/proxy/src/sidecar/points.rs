@@ -107,7 +107,7 @@ impl Sidecar {
         let side = if way.is_some() { Side::Caller } else { Side::Callee };
         let host = match link.door {
             Door::Outbound(index) if self.config.outbound[index].host == Host::Upstream => {
-                Some(Edit::Set("host", self.config.outbound[index].to[link.upstream].to_string()))
+                Some(Edit::Set("host", self.config.outbound[index].to[link.upstream].to_string().into_bytes()))
             }
             _ => None,
         };
@@ -465,7 +465,7 @@ impl Sidecar {
             Part::Response | Part::ResponseEnd => self.count_response(id),
         }
         match self.hop_header(id, sent, part) {
-            Some(header) => edits.push(Edit::Set(hop::HEADER, header)),
+            Some(header) => edits.push(Edit::Set(hop::HEADER, header.into_bytes())),
             None if strip => edits.push(Edit::Remove(hop::HEADER)),
             None => {}
         }

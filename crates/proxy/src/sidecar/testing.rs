@@ -46,9 +46,9 @@ fn edited(mut lines: Lines, edits: &Edits) -> Lines {
         match edit {
             Edit::Remove(name) => lines.retain(|(n, _)| n != name),
             Edit::Set(name, value) => match lines.iter().position(|(n, _)| n == name) {
-                None => lines.push(((*name).to_owned(), value.clone())),
+                None => lines.push(((*name).to_owned(), String::from_utf8_lossy(value).into_owned())),
                 Some(first) => {
-                    lines[first].1.clone_from(value);
+                    lines[first].1 = String::from_utf8_lossy(value).into_owned();
                     let mut at = 0;
                     lines.retain(|(n, _)| {
                         at += 1;

@@ -140,6 +140,12 @@ fn what_nobody_asked_for_passes_and_ends_the_link() {
     let outcome = check(&[up(timeout), Step::UpEnd(PeerEnd::Eof)], &Script::default());
     assert_eq!((outcome.app_text().as_str(), outcome.app), (timeout, Fate::Fin));
     assert_eq!(outcome.log, Vec::<String>::new());
+    // It is about the request that did not come to its end, and arrives in pieces as well.
+    let (head, line) = timeout.split_at(20);
+    let outcome =
+        check(&[app("GET / HTTP/1.1\r\n"), up(head), up(line), Step::UpEnd(PeerEnd::Eof)], &Script::default());
+    assert_eq!((outcome.app_text().as_str(), outcome.app), (timeout, Fate::Fin));
+    assert_eq!(outcome.upstream_text(), "");
     let outcome = check(&[app(GET), up([OK, OK].concat()), app(GET)], &Script::default());
     assert_eq!(outcome.app_text(), [OK, OK].concat());
     assert_eq!(outcome.upstream_text(), GET);

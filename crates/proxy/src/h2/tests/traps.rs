@@ -491,8 +491,8 @@ fn trap_6_table_sizes_are_clamped_and_changes_announced() {
 fn trap_7_a_grown_block_is_split_and_a_list_too_large_loses_only_our_lines() {
     let mut net = Net::with_settings(&[], &[(6, 20_000)]);
     let long = "v".repeat(16_300);
-    net.script.edits.insert((1, "request"), smallvec![Edit::Set("aft", "e".repeat(300))]);
-    net.script.edits.insert((3, "request"), smallvec![Edit::Set("aft", "e".repeat(4000)), Edit::Remove("x")]);
+    net.script.edits.insert((1, "request"), smallvec![Edit::Set("aft", b"e".repeat(300))]);
+    net.script.edits.insert((3, "request"), smallvec![Edit::Set("aft", b"e".repeat(4000)), Edit::Remove("x")]);
     for stream in [1, 3] {
         let fields = [(":method", "GET"), (":scheme", "http"), (":path", "/"), ("x", "1"), ("long", &long)];
         // Never indexed and not compressed, so that the block is as long as the value.
