@@ -10,7 +10,7 @@ use aftershock_proxy::exchange::Door;
 
 use crate::support::peers::{Nghttpd, from_registry, has_nghttp, has_nghttpd, present};
 use crate::support::sidecar::{Board, Recorder, Sidecar};
-use crate::support::way::{Stage, THROUGH, Way};
+use crate::support::way::{Stage, Way};
 
 /// Cases of servers and clients that the suite has, at least: it did run.
 const SERVER_CASES: usize = 140;
@@ -59,28 +59,28 @@ fn a_sidecar_passes_every_frame_level_case_that_the_server_behind_it_passes() {
     if !(present(test, "nghttp2-server", has_nghttpd()) && present(test, "h2spec", suite.is_some())) {
         return;
     }
-    let run = |way: Way| {
-        let stage = Stage::new(way);
-        let server = Nghttpd::start(&[]);
+    let run = |stage: &Stage| {
+        let server = stage.as_origin(|host| Nghttpd::at(host, &[]));
         let route = stage.lead_to(server.address);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let report = folder.path().join("report.xml");
         // What fails directly would wait; there is no need to be patient.
-        let patience = if way == Way::Direct { "2" } else { PATIENCE };
-        let port = route.address.port().to_string();
-        Command::new(suite.as_ref().expect("it is present"))
-            .args(["--strict", "--host", "127.0.0.1", "--port", &port, "--timeout", patience, "--path", "/small.txt"])
+        let patience = if stage.way == Way::Direct { "2" } else { PATIENCE };
+        let (host, port) = (route.address.ip().to_string(), route.address.port().to_string());
+        let mut command = Command::new(suite.as_ref().expect("it is present"));
+        command
+            .args(["--strict", "--host", &host, "--port", &port, "--timeout", patience, "--path", "/small.txt"])
             .arg("--junit-report")
             .arg(&report)
-            .stdout(Stdio::null())
-            .status()
-            .expect("the suite runs");
+            .stdout(Stdio::null());
+        stage.as_client(|| command.status()).expect("the suite runs");
         cases(&report)
     };
-    let direct = run(Way::Direct);
+    let mut ways = Stage::every();
+    let direct = run(&ways.next().expect("the direct one"));
     assert!(passed(&direct).len() >= SERVER_CASES, "{direct:?}");
-    for way in THROUGH {
-        let through = run(way);
+    for stage in ways {
+        let (through, way) = (run(&stage), stage.way);
         let lost: Vec<_> = passed(&direct).difference(&passed(&through)).copied().map(str::to_owned).collect();
         assert!(lost.is_empty(), "{way:?} fails {lost:?}");
     }

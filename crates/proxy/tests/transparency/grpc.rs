@@ -25,26 +25,26 @@ fn watch(mark: Mark) -> Verdict {
     Verdict::Watch(Marks::from_slice(&[mark]))
 }
 
-/// Every kind of call of every client to `server`, on several ways.
+/// Every kind of call of every client to `server`, on every way.
 fn calls_end_alike(test: &str, server: Grpc) {
     for client in Grpc::ALL {
         if !(server.present(test) && client.present(test)) {
             return;
         }
-        let calls = |way| {
-            let stage = Stage::new(way);
-            let server = server.serve("{}");
+        let calls = |stage: &Stage| {
+            let server = stage.as_origin(|host| server.serve_at(host, "{}"));
             let route = stage.lead_to(server.address);
-            let seen = client.calls(route.address, stage.tracestate().as_deref());
+            let seen = stage.as_client(|| client.calls(route.address, stage.tracestate().as_deref()));
             (seen, stage.log())
         };
-        let (direct, _) = calls(Way::Direct);
+        let mut ways = Stage::every();
+        let (direct, _) = calls(&ways.next().expect("the direct one"));
         for expected in ["FAILED_PRECONDITION", "CANCELLED", "DEADLINE_EXCEEDED", "DATA_LOSS", "WasCancelled b'yes'"] {
             let expected = if client == Grpc::Node { expected.replace("b'yes'", "yes") } else { expected.to_owned() };
             assert!(direct.contains(&expected), "{direct}");
         }
-        for way in [Way::Driver, Way::Unassociated, Way::Round] {
-            let (through, log) = calls(way);
+        for stage in ways {
+            let ((through, log), way) = (calls(&stage), stage.way);
             let differs = through.lines().zip(direct.lines()).find(|(through, direct)| through != direct);
             assert!(differs.is_none(), "{client:?} calls {server:?}, {way:?}: {differs:?}");
             assert_eq!(through.lines().count(), direct.lines().count(), "{client:?} calls {server:?}, {way:?}");

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::support::peers::{Nghttpd, has_nghttp, has_nghttpd, present};
-use crate::support::way::{Stage, THROUGH, Way};
+use crate::support::way::Stage;
 
 /// What a command prints, and whether it succeeded.
 fn run(program: &str, arguments: &[&str]) -> (String, bool) {
@@ -15,19 +15,14 @@ fn installed(test: &str) -> bool {
     present(test, "nghttp2-client", has_nghttp()) && present(test, "nghttp2-server", has_nghttpd())
 }
 
-/// Directly and on every way on which a server may choose its own port.
-fn ways() -> impl Iterator<Item = Stage> {
-    [Way::Direct].into_iter().chain(THROUGH).map(Stage::new)
-}
-
 #[test]
 fn streams_wait_for_the_servers_limit_as_they_do_without_a_sidecar() {
     if !installed("streams_wait_for_the_servers_limit_as_they_do_without_a_sidecar") {
         return;
     }
     for (limit, early) in [(1, 30), (100, 0)] {
-        for stage in ways() {
-            let server = Nghttpd::start(&["--max-concurrent-streams", &limit.to_string()]);
+        for stage in Stage::every() {
+            let server = stage.as_origin(|host| Nghttpd::at(host, &["--max-concurrent-streams", &limit.to_string()]));
             let route = stage.lead_to(server.address);
             let url = format!("http://{}/small.txt", route.address);
             let (text, _) = stage.as_client(|| run("h2load", &["-n", "400", "-c", "2", "-m", "16", &url]));
@@ -61,8 +56,8 @@ fn large_heads_and_bodies_pass_small_windows() {
         (&["--data", &body], "small.txt", 6),
     ];
     for (options, file, octets) in cases {
-        for stage in ways() {
-            let server = Nghttpd::start(&["--window-bits=12"]);
+        for stage in Stage::every() {
+            let server = stage.as_origin(|host| Nghttpd::at(host, &["--window-bits=12"]));
             let route = stage.lead_to(server.address);
             let url = format!("http://{}/{file}", route.address);
             let arguments: Vec<_> = options.iter().copied().chain([url.as_str()]).collect();

@@ -1,5 +1,5 @@
-// The same as grpc_peer.py with Node's gRPC: a server and client without generated code. `node grpc_peer.js serve`, `call
-// ADDRESS`, `try ADDRESS SECONDS`, `stream ADDRESS METHOD`, `last ADDRESSES`. Needs what `cargo xtask peers` installs.
+// The same as grpc_peer.py with Node's gRPC: a server and client without generated code. `node grpc_peer.js serve HOST`,
+// `call ADDRESS`, `try ADDRESS SECONDS`, `stream ADDRESS METHOD`, `last ADDRESSES`. Needs what `cargo xtask peers` installs.
 'use strict';
 const grpc = require('@grpc/grpc-js');
 
@@ -89,7 +89,7 @@ const bidirectional = {
   },
 };
 
-function serve() {
+function serve(host) {
   const definition = {};
   const add = (methods, requestStream, responseStream) => {
     for (const name of Object.keys(methods)) {
@@ -104,7 +104,7 @@ function serve() {
   const options = JSON.parse(process.env.GRPC_OPTIONS || '{}');
   const server = new grpc.Server({ ...MAX, 'grpc.max_metadata_size': 64 * 1024, ...options });
   server.addService(definition, { ...unary, ...serverStream, ...clientStream, ...bidirectional });
-  server.bindAsync('127.0.0.1:0', grpc.ServerCredentials.createInsecure(), (error, port) => {
+  server.bindAsync(`${host}:0`, grpc.ServerCredentials.createInsecure(), (error, port) => {
     if (error) throw error;
     console.log(port);
   });
@@ -263,7 +263,7 @@ async function last(addresses) {
 }
 
 const [what, address, more] = process.argv.slice(2);
-if (what === 'serve') serve();
+if (what === 'serve') serve(address);
 else if (what === 'try') tryOnce(address, Number(more));
 else if (what === 'stream') stream(address, more);
 else if (what === 'last') last(address);

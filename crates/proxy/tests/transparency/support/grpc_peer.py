@@ -1,6 +1,6 @@
 """A gRPC server and client without generated code, for comparing exchanges with and without a sidecar.
 
-`serve` prints the port it listens on and serves until its input ends; `call ADDRESS` makes one call of each kind and prints
+`serve HOST` prints the port it listens on and serves until its input ends; `call ADDRESS` makes one call of each kind and prints
 what the application sees of it: messages, metadata, status; `try ADDRESS SECONDS` makes one call and prints its status,
 and that of a second one on the same channel; `stream ADDRESS METHOD` does so with a call of several messages; `last
 ADDRESSES` calls until its input ends and prints which statuses it saw. Needs the Debian package python3-grpcio.
@@ -98,14 +98,14 @@ UNARY = {"Unary": unary, "Refuse": refuse, "Metadata": metadata, "LargeTrailers"
 STREAM = {"Count": count, "FailMidway": fail_midway, "Endless": endless, "Ticks": ticks}
 
 
-def serve():
+def serve(host):
     handlers = {name: grpc.unary_unary_rpc_method_handler(run) for name, run in UNARY.items()}
     handlers |= {name: grpc.unary_stream_rpc_method_handler(run) for name, run in STREAM.items()}
     handlers["Collect"] = grpc.stream_unary_rpc_method_handler(collect)
     handlers["Echo"] = grpc.stream_stream_rpc_method_handler(echo)
     server = grpc.server(futures.ThreadPoolExecutor(16), options=OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Peer", handlers),))
-    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    print(server.add_insecure_port(f"{host}:0"), flush=True)
     server.start()
     sys.stdin.read()
     server.stop(None)
@@ -276,7 +276,7 @@ def last(addresses):
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve()
+        serve(sys.argv[2])
     elif sys.argv[1] == "try":
         try_once(sys.argv[2], float(sys.argv[3]))
     elif sys.argv[1] == "stream":

@@ -3,7 +3,7 @@
 //! A test that needs one which is not installed says so and passes, unless `AFTERSHOCK_REQUIRE_PEERS=1`.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -141,15 +141,22 @@ pub(crate) struct Nghttpd {
 }
 
 impl Nghttpd {
-    /// It cannot inherit a socket, so somebody else may take the port before it does: then it gets another.
     pub(crate) fn start(options: &[&str]) -> Self {
+        Self::at(Ipv4Addr::LOCALHOST.into(), options)
+    }
+
+    /// In the namespace that the calling thread is in. It cannot inherit a socket, so somebody else may take the port
+    /// before it does: then it gets another.
+    pub(crate) fn at(host: IpAddr, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("small.txt"), "small\n").expect("a file");
         std::fs::write(folder.path().join("large.txt"), vec![b'x'; 1 << 20]).expect("a file");
         loop {
-            let address = super::wire::nobody();
+            let address = super::wire::nobody_at(host);
             let mut child = Command::new(installed("nghttpd").expect("nghttpd is present"))
-                .args(["--no-tls", "--address=127.0.0.1", "--htdocs"])
+                .arg("--no-tls")
+                .arg(format!("--address={host}"))
+                .arg("--htdocs")
                 .arg(folder.path())
                 .args(options)
                 .arg(address.port().to_string())
@@ -169,7 +176,8 @@ impl Nghttpd {
 
 /// Whether this process itself, and nobody else, listens at this port.
 fn listens(process: u32, port: u16) -> bool {
-    let sockets = std::fs::read_to_string("/proc/net/tcp").expect("a Linux kernel");
+    // In its own namespace; it may have ended.
+    let sockets = std::fs::read_to_string(format!("/proc/{process}/net/tcp")).unwrap_or_default();
     let listening = sockets.lines().find_map(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
         let here = fields.get(1)?.ends_with(&format!(":{port:04X}")) && *fields.get(3)? == "0A";
@@ -226,9 +234,14 @@ impl Grpc {
 
     /// A server; `options` is a JSON object of gRPC's channel arguments.
     pub(crate) fn serve(self, options: &str) -> GrpcServer {
+        self.serve_at(Ipv4Addr::LOCALHOST.into(), options)
+    }
+
+    /// The same, at an address of the namespace that the calling thread is in.
+    pub(crate) fn serve_at(self, host: IpAddr, options: &str) -> GrpcServer {
         let mut child = self
             .command()
-            .arg("serve")
+            .args(["serve", &host.to_string()])
             .env("GRPC_OPTIONS", options)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -238,7 +251,7 @@ impl Grpc {
         let stdout = child.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("the server says its port");
         let port: u16 = line.trim().parse().expect("a port");
-        GrpcServer { address: SocketAddr::from(([127, 0, 0, 1], port)), child }
+        GrpcServer { address: SocketAddr::new(host, port), child }
     }
 
     /// Makes a call of each kind and reports what came of each, one line per call. Each carries `tracestate`, if any.

@@ -7,7 +7,7 @@
 //! ours reaches a client.
 
 use std::fmt::Debug;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use super::brain::{Back, Front, TOKEN};
 use super::pods::Redirected;
@@ -60,6 +60,11 @@ impl Stage {
         Redirected::pods().map(|pods| Self { way: Way::Redirected, board: Board::default(), pods: Some(pods) })
     }
 
+    /// Direct, and then every other way.
+    pub(crate) fn every() -> impl Iterator<Item = Self> {
+        [Way::Direct].into_iter().chain(THROUGH).map(Self::new).chain(Self::redirected())
+    }
+
     /// What the decider of [`Way::Driver`] wrote down.
     pub(crate) fn log(&self) -> Vec<String> {
         self.board.log()
@@ -68,9 +73,14 @@ impl Stage {
     /// A listening socket where origins stand. Programs inherit theirs, so that nobody else can take its port and
     /// connections are accepted from the start.
     pub(crate) fn listen(&self) -> TcpListener {
+        self.as_origin(|host| TcpListener::bind((host, 0)).expect("a free port"))
+    }
+
+    /// Does `what`, or starts a program that does, where origins stand; they listen at the address that it gets.
+    pub(crate) fn as_origin<T: Send>(&self, what: impl FnOnce(IpAddr) -> T + Send) -> T {
         match self.pods {
-            Some(pods) => super::pods::listen(&pods.back, (pods.address, 0)),
-            None => TcpListener::bind("127.0.0.1:0").expect("a free port"),
+            Some(pods) => pods.back.run(|| what(pods.address)).expect("a thread"),
+            None => what(Ipv4Addr::LOCALHOST.into()),
         }
     }
 
@@ -180,8 +190,9 @@ pub(crate) struct Exchanged {
 
 /// Makes an exchange directly and then on every other way; what came of it directly came of it everywhere.
 pub(crate) fn alike<T: PartialEq + Debug>(mut exchange: impl FnMut(&Stage) -> T) -> T {
-    let direct = exchange(&Stage::new(Way::Direct));
-    for stage in THROUGH.into_iter().map(Stage::new).chain(Stage::redirected()) {
+    let mut ways = Stage::every();
+    let direct = exchange(&ways.next().expect("the direct one"));
+    for stage in ways {
         let (through, way) = (exchange(&stage), stage.way);
         assert!(through == direct, "{way:?}:\n{through:?}\ninstead of\n{direct:?}");
     }

@@ -1,7 +1,7 @@
 //! Peers that follow a script on a raw socket and write down every byte and the end they see.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -145,7 +145,12 @@ impl Untouched {
 
 /// An address at which nobody listens.
 pub(crate) fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port")
+    nobody_at(Ipv4Addr::LOCALHOST.into())
+}
+
+/// The same, at a host.
+pub(crate) fn nobody_at(host: IpAddr) -> SocketAddr {
+    TcpListener::bind((host, 0)).and_then(|l| l.local_addr()).expect("a free port")
 }
 
 /// Follows `script` on a connected socket.
