@@ -32,6 +32,9 @@ const BACKLOG: usize = 256 * 1024;
 /// How long a connection whose upstream refused may stay silent: a peer that waits for the server to speak first would wait
 /// for ever.
 const REFUSED_TIME: Duration = Duration::from_secs(1);
+/// How long an upstream is still dialled for an application that has gone without a request: what it said finds whoever
+/// listens, and whoever does not answer the kernel's first attempt is not besieged by connections that nobody has.
+const FORSAKEN_TIME: Duration = Duration::from_secs(1);
 /// How long a link must have been silent before a graceful stop closes it: who used it just now is likely to be sending the
 /// next request, which it would lose. That request's answer can say that the connection closes.
 const QUIET: Duration = Duration::from_millis(500);
@@ -51,6 +54,8 @@ pub(super) struct Relay {
     app: Side,
     upstream: Side,
     dial: Option<Dial>,
+    /// The application has gone without a request; when dialling ends.
+    forsaken: Option<Pin<Box<Sleep>>>,
     stage: Stage,
     /// The editor was called since the decider was last asked.
     called: bool,
@@ -98,6 +103,7 @@ impl Relay {
             app: Side::new(Some(app)),
             upstream: Side::new(None),
             dial: Some(dial),
+            forsaken: None,
             stage: Stage::Detecting {
                 first: BytesMut::new(),
                 greeting: BytesMut::new(),
@@ -147,11 +153,12 @@ impl Relay {
         if self.stopping.is_some() {
             self.call(|editor, decide| editor.drain(decide));
         }
-        if refused {
-            self.call(|editor, decide| editor.upstream_end(PeerEnd::Refused, decide));
-        }
         if !first.is_empty() {
             self.call(|editor, decide| editor.app_bytes(&first, decide));
+        }
+        // Requests that have come were made, whichever was faster: they are seen before their connection ends.
+        if refused {
+            self.call(|editor, decide| editor.upstream_end(PeerEnd::Refused, decide));
         }
         if !greeting.is_empty() {
             self.call(|editor, decide| editor.upstream_bytes(&greeting, decide));
@@ -187,6 +194,20 @@ impl Relay {
             return false;
         }
         self.start(Detected::Opaque);
+        true
+    }
+
+    fn poll_forsaken(&mut self, cx: &mut Context<'_>) -> bool {
+        let Stage::Running(editor) = &self.stage else { return false };
+        if self.dial.is_none() || !self.app.ended || !editor.idle() {
+            return false;
+        }
+        let end = self.forsaken.get_or_insert_with(|| Box::pin(tokio::time::sleep(FORSAKEN_TIME)));
+        if end.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.dial = None;
+        self.app.close();
         true
     }
 
@@ -386,6 +407,7 @@ impl Relay {
             || self.poll_inbox(cx)
             || self.poll_dial(cx)
             || self.poll_deadline(cx)
+            || self.poll_forsaken(cx)
     }
 }
 

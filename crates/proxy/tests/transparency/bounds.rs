@@ -13,6 +13,7 @@ use aftershock_proxy::exchange::Door;
 use aftershock_proxy::link::{Listener, Router, Stop, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::support::frames::{PREFACE, frame, head, request};
 use crate::support::process::Process;
 use crate::support::sidecar::{Board, Recorder};
 use crate::support::wire::{HANG, connect};
@@ -206,5 +207,44 @@ fn no_timer_ends_half_of_a_connection() {
         drip(&mut origin, &mut client, b"body", false).await;
         drop(origin);
         assert_eq!(client.read(&mut [0]).await.expect("a FIN"), 0);
+    });
+}
+
+/// Frames a day apart, until what is marked has come.
+async fn carry(
+    from: &mut tokio::net::TcpStream,
+    to: &mut tokio::net::TcpStream,
+    frames: &[u8],
+    marker: &[u8],
+) -> Vec<u8> {
+    from.write_all(frames).await.expect("open");
+    tokio::time::advance(Duration::from_secs(86_400)).await;
+    let mut seen = Vec::new();
+    while memchr::memmem::find(&seen, marker).is_none() {
+        assert!(to.read_buf(&mut seen).await.expect("it passes") > 0, "the connection ended");
+    }
+    seen
+}
+
+#[test]
+fn no_timer_ends_a_call_over_http_2() {
+    with_paused_clock(|mut client, mut origin| async move {
+        let (settings, acknowledged) = (frame(4, 0, 0, &[]), frame(4, 1, 0, &[]));
+        let ok = head(1, false, &[(":status", "200")]);
+        let trailers = head(1, true, &[("grpc-status", "0")]);
+        let ping = |flags, text: &[u8; 8]| frame(6, flags, 0, text);
+        carry(&mut client, &mut origin, &[PREFACE, &settings].concat(), PREFACE).await;
+        carry(&mut client, &mut origin, &request(1, false, "POST", "/slow"), &[1, 4]).await;
+        carry(&mut client, &mut origin, &frame(0, 1, 1, b"asked"), b"asked").await;
+        // A server that takes its time to say hello, to answer, between messages, and with the status.
+        carry(&mut origin, &mut client, &settings, &settings).await;
+        carry(&mut origin, &mut client, &acknowledged, &acknowledged).await;
+        carry(&mut client, &mut origin, &ping(0, b"still on"), b"still on").await;
+        carry(&mut origin, &mut client, &ping(1, b"still on"), b"still on").await;
+        carry(&mut origin, &mut client, &ok, &[1, 4]).await;
+        carry(&mut origin, &mut client, &frame(0, 0, 1, b"first"), b"first").await;
+        carry(&mut origin, &mut client, &frame(0, 0, 1, b"second"), b"second").await;
+        carry(&mut origin, &mut client, &trailers, &[1, 5]).await;
+        carry(&mut client, &mut origin, &request(3, true, "GET", "/next"), &[1, 5]).await;
     });
 }

@@ -2,12 +2,11 @@
 //! connection is what ends it.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::Ipv4Addr;
 
 use crate::support::sidecar::{Board, Sidecar};
 use crate::support::way::{alike, same};
-use crate::support::wire::{Ended, Step, connect, follow, send, until};
+use crate::support::wire::{Ended, Origin, Shut, Step, connect, follow, send, until};
 
 const GET: &str = "GET /first HTTP/1.1\r\nHost: h\r\n\r\n";
 const HEAD: &str = "HEAD /first HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -264,37 +263,15 @@ fn an_idle_origin_that_closes_is_seen_to_close() {
 
 #[test]
 fn an_origin_that_is_slow_to_accept_is_waited_for() {
-    // Nobody accepts, and no more connections wait than one: the kernel does not answer the next.
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a free port");
-    socket.listen(0).expect("a bound socket");
-    let listener = TcpListener::from(socket);
-    let address = listener.local_addr().expect("a bound socket");
-    let mut waiting = Vec::new();
-    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(100)) {
-        waiting.push(stream);
-        assert!(waiting.len() < 100, "the kernel lets everybody in");
-    }
+    let full = Shut::at(Ipv4Addr::LOCALHOST.into()).fill();
     let board = Board::default();
-    let sidecar = Sidecar::recording(&[address], &board);
+    let sidecar = Sidecar::recording(&[full.address], &board);
     let mut client = connect(sidecar.address);
     client.write_all(LAST.as_bytes()).expect("open");
     board.wait("1.1 request GET /last");
-    // The request is there, the upstream's connection is not: the kernel says so.
-    let remote = format!(":{:04X} 02 ", address.port());
-    while !std::fs::read_to_string("/proc/net/tcp").expect("a Linux kernel").contains(&remote) {
-        std::thread::yield_now();
-    }
-    let origin = std::thread::spawn(move || {
-        drop(waiting);
-        loop {
-            let (stream, _) = listener.accept().expect("a connection");
-            let seen = follow(stream, &[until("\r\n\r\n"), send(BYE)]);
-            if !seen.bytes.is_empty() {
-                return seen;
-            }
-        }
-    });
+    // The request is there, the upstream's connection is not.
+    full.is_dialled();
+    let origin = Origin::on(full.open(), vec![vec![until("\r\n\r\n"), send(BYE)]]);
     assert_eq!(follow(client, &[Step::End]).text(), BYE);
-    assert_eq!(origin.join().expect("it ran").text(), LAST);
+    assert_eq!(origin.seen()[0].text(), LAST);
 }

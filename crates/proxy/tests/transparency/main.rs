@@ -24,3 +24,4 @@ mod rules;
 mod security;
 mod support;
 mod upgrade;
+mod upstreams;

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use aftershock_proxy::hpack::{Decoder, HeaderList};
+
 use super::wire;
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -27,7 +29,7 @@ pub(crate) fn kinds(mut bytes: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// A header block; nothing of it enters the table.
+/// A header block of short fields; nothing of it enters the table.
 pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -40,10 +42,39 @@ pub(crate) fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
+/// A head or trailers.
+pub(crate) fn head(stream: u32, end: bool, fields: &[(&str, &str)]) -> Vec<u8> {
+    frame(1, 4 | u8::from(end), stream, &block(fields))
+}
+
 /// A request head.
 pub(crate) fn request(stream: u32, end: bool, method: &str, path: &str) -> Vec<u8> {
-    let fields = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "origin")];
-    frame(1, 4 | u8::from(end), stream, &block(&fields))
+    head(stream, end, &[(":method", method), (":scheme", "http"), (":path", path), (":authority", "origin")])
+}
+
+/// The whole frames in `bytes`, a line each, without the fields that a sidecar may write for its application.
+pub(crate) fn lines(bytes: &[u8]) -> Vec<String> {
+    let mut bytes = bytes.strip_prefix(PREFACE).unwrap_or(bytes);
+    let mut decoder = Decoder::new(1 << 20);
+    let mut lines = Vec::new();
+    while let Some((header, rest)) = bytes.split_first_chunk::<9>() {
+        let len = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
+        let Some((payload, rest)) = rest.split_at_checked(len) else { break };
+        bytes = rest;
+        let stream = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);
+        let mut line = format!("{} {:#x} {stream}:", header[3], header[4]);
+        if header[3] == 1 {
+            let mut list = HeaderList::default();
+            decoder.decode(payload, &mut list).expect("a block in one frame");
+            for (name, value) in list.iter().filter(|(name, _)| !name.starts_with(b"trace")) {
+                line += &format!(" {}={}", name.escape_ascii(), value.escape_ascii());
+            }
+        } else {
+            line += &format!(" {}", payload.escape_ascii());
+        }
+        lines.push(line);
+    }
+    lines
 }
 
 /// A client's connection.

@@ -1,5 +1,6 @@
 // The same as grpc_peer.py with Node's gRPC: a server and client without generated code. `node grpc_peer.js serve HOST`,
-// `call ADDRESS`, `try ADDRESS SECONDS`, `stream ADDRESS METHOD`, `last ADDRESSES`. Needs what `cargo xtask peers` installs.
+// `call ADDRESS`, `try ADDRESS SECONDS`, `again ADDRESS`, `anew ADDRESS`, `stream ADDRESS METHOD`, `last ADDRESSES`. Needs
+// what `cargo xtask peers` installs.
 'use strict';
 const grpc = require('@grpc/grpc-js');
 
@@ -228,6 +229,31 @@ async function tryOnce(address, seconds) {
     console.log([name, names[seen.status.code], ...(seen.status.code ? [seen.status.details] : [])].join(' '));
   }
   client.close();
+  // It would wait for a connection that is being made.
+  process.exit(0);
+}
+
+/// Until the channel knows that it has no connection.
+function whenLost(client) {
+  const { READY } = grpc.connectivityState;
+  const channel = client.getChannel();
+  return new Promise((resolve) => {
+    const look = () => {
+      if (channel.getConnectivityState(false) === READY) channel.watchConnectivityState(READY, Infinity, look);
+      else resolve();
+    };
+    look();
+  });
+}
+
+async function again(address, anew) {
+  const client = connect(address);
+  for (const [name, waitForReady] of [['Unary', false], ['Metadata', true]]) {
+    const seen = await ask(client, name, 'abc', { deadline: Date.now() + 20000, waitForReady });
+    console.log(name, names[seen.status.code]);
+    if (anew && !waitForReady) await whenLost(client);
+  }
+  client.close();
 }
 
 async function stream(address, name) {
@@ -265,6 +291,7 @@ async function last(addresses) {
 const [what, address, more] = process.argv.slice(2);
 if (what === 'serve') serve(address);
 else if (what === 'try') tryOnce(address, Number(more));
+else if (what === 'again' || what === 'anew') again(address, what === 'anew');
 else if (what === 'stream') stream(address, more);
 else if (what === 'last') last(address);
 else call(address);

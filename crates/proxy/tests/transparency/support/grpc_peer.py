@@ -2,8 +2,9 @@
 
 `serve HOST` prints the port it listens on and serves until its input ends; `call ADDRESS` makes one call of each kind and prints
 what the application sees of it: messages, metadata, status; `try ADDRESS SECONDS` makes one call and prints its status,
-and that of a second one on the same channel; `stream ADDRESS METHOD` does so with a call of several messages; `last
-ADDRESSES` calls until its input ends and prints which statuses it saw. Needs the Debian package python3-grpcio.
+and that of a second one on the same channel; `again ADDRESS` does so with a second one that waits for a connection, `anew
+ADDRESS` with one that begins when the first connection is lost; `stream ADDRESS METHOD` does so with a call of several
+messages; `last ADDRESSES` calls until its input ends and prints which statuses it saw. Needs the Debian package python3-grpcio.
 """
 
 import json
@@ -215,6 +216,26 @@ def try_once(address, seconds):
     channel.close()
 
 
+def when_lost(channel):
+    """Returns when the channel knows that it has no connection."""
+    lost = threading.Event()
+    channel.subscribe(lambda state: state is grpc.ChannelConnectivity.READY or lost.set())
+    lost.wait()
+
+
+def again(address, anew):
+    channel, calling = connect(address)
+    for name, wait in (("Unary", False), ("Metadata", True)):
+        try:
+            calling.unary_unary(f"/test.Peer/{name}")(b"abc", timeout=20, wait_for_ready=wait)
+            show(name, "OK")
+        except grpc.RpcError as error:
+            show(name, error.code().name)
+        if anew and not wait:
+            when_lost(channel)
+    channel.close()
+
+
 def stream(address, name):
     channel = grpc.insecure_channel(address, options=OPTIONS)
     got, asked = [], threading.Semaphore(1)
@@ -279,6 +300,8 @@ if __name__ == "__main__":
         serve(sys.argv[2])
     elif sys.argv[1] == "try":
         try_once(sys.argv[2], float(sys.argv[3]))
+    elif sys.argv[1] in ("again", "anew"):
+        again(sys.argv[2], sys.argv[1] == "anew")
     elif sys.argv[1] == "stream":
         stream(sys.argv[2], sys.argv[3])
     elif sys.argv[1] == "last":

@@ -2,7 +2,7 @@
 //!
 //! A test that needs one which is not installed says so and passes, unless `AFTERSHOCK_REQUIRE_PEERS=1`.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -205,6 +205,16 @@ pub(crate) enum Grpc {
     Node,
 }
 
+/// When the second of two calls begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// When the first has ended.
+    Ends,
+    /// When the first has ended, and its client knows that the connection is lost. Some tell of the call before that, and
+    /// would use the connection once more.
+    LosesItsConnection,
+}
+
 impl Grpc {
     pub(crate) const ALL: [Self; 2] = [Self::Python, Self::Node];
 
@@ -264,6 +274,29 @@ impl Grpc {
     /// Makes a call of `Unary` and then one of `Metadata`, and reports their statuses, one per line.
     pub(crate) fn attempt(self, server: SocketAddr, timeout: Duration) -> String {
         report(self.command().args(["try", &server.to_string(), &timeout.as_secs_f64().to_string()]))
+    }
+
+    /// Makes a call of `Unary`, then does `between`, then makes one of `Metadata` that waits for a connection; reports their
+    /// statuses, one per line. Each carries `tracestate`, if any.
+    pub(crate) fn again(
+        self,
+        server: SocketAddr,
+        tracestate: Option<&str>,
+        first: First,
+        between: impl FnOnce(),
+    ) -> String {
+        let mut command = self.command();
+        command
+            .args([if first == First::Ends { "again" } else { "anew" }, &server.to_string()])
+            .envs(tracestate.map(|value| ("TRACESTATE", value)));
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the client runs");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut seen = String::new();
+        stdout.read_line(&mut seen).expect("text");
+        between();
+        stdout.read_to_string(&mut seen).expect("text");
+        assert!(child.wait().expect("a child").success(), "{seen}");
+        seen
     }
 
     /// Makes a call of a streaming method and then one of `Metadata` on the same channel; reports the messages and the

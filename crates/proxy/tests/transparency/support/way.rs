@@ -70,6 +70,11 @@ impl Stage {
         self.board.log()
     }
 
+    /// Waits until it wrote this down.
+    pub(crate) fn wait(&self, note: &str) {
+        self.board.wait(note);
+    }
+
     /// A listening socket where origins stand. Programs inherit theirs, so that nobody else can take its port and
     /// connections are accepted from the start.
     pub(crate) fn listen(&self) -> TcpListener {

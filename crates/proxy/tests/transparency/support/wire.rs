@@ -3,9 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 /// Nothing in these tests takes long: whoever waits for so long waits for ever.
 pub(crate) const HANG: Duration = Duration::from_secs(20);
@@ -151,6 +151,68 @@ pub(crate) fn nobody() -> SocketAddr {
 /// The same, at a host.
 pub(crate) fn nobody_at(host: IpAddr) -> SocketAddr {
     TcpListener::bind((host, 0)).and_then(|l| l.local_addr()).expect("a free port")
+}
+
+/// An address at which connections are refused until somebody listens there; nobody else can take it.
+pub(crate) struct Shut(Socket);
+
+impl Shut {
+    pub(crate) fn at(host: IpAddr) -> Self {
+        let socket = Socket::new(Domain::for_address((host, 0).into()), Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((host, 0)).into()).expect("a free port");
+        Self(socket)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().ok().and_then(|address| address.as_socket()).expect("a bound socket")
+    }
+
+    /// From now on connections are accepted.
+    pub(crate) fn open(self) -> TcpListener {
+        self.0.listen(128).expect("a bound socket");
+        self.0.into()
+    }
+
+    /// From now on the kernel answers nobody, until [`Full::open`]. The calling thread is where the socket is.
+    pub(crate) fn fill(self) -> Full {
+        // Nobody accepts, and no more connections wait than one.
+        self.0.listen(0).expect("a bound socket");
+        let mut waiting = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(&self.address(), Duration::from_millis(100)) {
+            waiting.push(stream);
+            assert!(waiting.len() < 100, "the kernel lets everybody in");
+        }
+        Full { address: self.address(), listener: self.0.into(), waiting }
+    }
+}
+
+/// A server to which connections take their time.
+pub(crate) struct Full {
+    pub(crate) address: SocketAddr,
+    listener: TcpListener,
+    waiting: Vec<TcpStream>,
+}
+
+impl Full {
+    /// Waits until the kernel has begun to connect somebody, and nobody answers. The calling thread is where that is.
+    pub(crate) fn is_dialled(&self) {
+        let begun = format!(":{:04X} 02 ", self.address.port());
+        let deadline = Instant::now() + HANG;
+        // Sockets of IPv6 connect to addresses of IPv4, too.
+        let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
+        while !tables.iter().any(|table| std::fs::read_to_string(table).is_ok_and(|t| t.contains(&begun))) {
+            assert!(Instant::now() < deadline, "nobody connects");
+            thread::yield_now();
+        }
+    }
+
+    /// Whoever connects now, or tries again, is the next to be accepted.
+    pub(crate) fn open(self) -> TcpListener {
+        for _ in self.waiting {
+            drop(self.listener.accept().expect("it waits"));
+        }
+        self.listener
+    }
 }
 
 /// Follows `script` on a connected socket.
