@@ -1,7 +1,7 @@
-//! Peers of the transparency tests that no distribution packages: Node's gRPC and WebSocket libraries and a conformance
-//! suite for HTTP/2, from the lock files under `crates/proxy/tests/peers` into `peers` of the target folder.
+//! Peers of the transparency tests that no distribution packages: Node's gRPC and WebSocket libraries, Go's gRPC and a
+//! conformance suite for HTTP/2, from the lock files under `crates/proxy/tests/peers` into `peers` of the target folder.
 //!
-//! Nothing is installed into the system, and nothing is fetched again while the lock file stays as it is.
+//! Nothing is installed into the system, and nothing is fetched again while what is read stays as it is.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,17 +10,17 @@ use anyhow::{Context, ensure};
 
 use crate::run;
 
-/// A folder of lock files, the program that reads them, and what shows that it did.
+/// A folder of lock files and sources, the program that reads them, and what of it shows that it did.
 struct Source {
     folder: &'static str,
     program: &'static str,
-    lock: &'static str,
+    read: &'static [&'static str],
     install: fn(from: &Path, to: &Path) -> anyhow::Result<()>,
 }
 
 const SOURCES: [Source; 2] = [
-    Source { folder: "node", program: "npm", lock: "package-lock.json", install: npm },
-    Source { folder: "go", program: "go", lock: "go.sum", install: go },
+    Source { folder: "node", program: "npm", read: &["package-lock.json"], install: npm },
+    Source { folder: "go", program: "go", read: &["go.sum", "grpc_peer/main.go"], install: go },
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -45,7 +45,10 @@ pub(crate) fn install() -> anyhow::Result<Vec<&'static str>> {
 
 impl Source {
     fn bring(&self, from: &Path, to: &Path) -> anyhow::Result<()> {
-        let wanted = std::fs::read(from.join(self.lock)).context("failed to read the lock file")?;
+        let mut wanted = Vec::new();
+        for file in self.read {
+            wanted.extend(std::fs::read(from.join(file)).with_context(|| format!("failed to read {file}"))?);
+        }
         let stamp = to.join(format!("{}.installed", self.folder));
         if std::fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
             return Ok(());
@@ -71,7 +74,7 @@ fn npm(from: &Path, to: &Path) -> anyhow::Result<()> {
 fn go(from: &Path, to: &Path) -> anyhow::Result<()> {
     let scratch = to.join("go");
     let mut build = Command::new("go");
-    build.args(["build", "-mod=readonly", "-modcacherw", "-o"]).arg(to.join("bin/")).arg("tool");
+    build.args(["build", "-mod=readonly", "-modcacherw", "-o"]).arg(to.join("bin/")).args(["tool", "./grpc_peer"]);
     build.env("GOMODCACHE", scratch.join("modules")).env("GOCACHE", scratch.join("cache"));
     run::pass(build.current_dir(from))?;
     std::fs::remove_dir_all(scratch)?;

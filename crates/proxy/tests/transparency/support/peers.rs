@@ -1,4 +1,4 @@
-//! Real peers: curl, nginx, Python's gRPC.
+//! Real peers: curl, nginx, the gRPC of Python, Node and Go.
 //!
 //! A test that needs one which is not installed says so and passes, unless `AFTERSHOCK_REQUIRE_PEERS=1`.
 
@@ -203,6 +203,7 @@ impl Drop for Nghttpd {
 pub(crate) enum Grpc {
     Python,
     Node,
+    Go,
 }
 
 /// When the second of two calls begins.
@@ -216,13 +217,14 @@ pub(crate) enum First {
 }
 
 impl Grpc {
-    pub(crate) const ALL: [Self; 2] = [Self::Python, Self::Node];
+    pub(crate) const ALL: [Self; 3] = [Self::Python, Self::Node, Self::Go];
 
     /// Whether `test` can use it; says so otherwise.
     pub(crate) fn present(self, test: &str) -> bool {
         match self {
             Self::Python => present(test, "python3-grpcio", has_grpc()),
             Self::Node => present(test, "@grpc/grpc-js", installed("node").is_some() && peer(GRPC_JS).is_some()),
+            Self::Go => present(test, "google.golang.org/grpc", from_registry(GRPC_GO).is_some()),
         }
     }
 
@@ -239,6 +241,7 @@ impl Grpc {
                 node.arg(support("grpc_peer.js")).env("NODE_PATH", modules.expect("it is present"));
                 node
             }
+            Self::Go => Command::new(from_registry(GRPC_GO).expect("it is present")),
         }
     }
 
@@ -321,6 +324,7 @@ impl Grpc {
 }
 
 const GRPC_JS: &str = "node/node_modules/@grpc/grpc-js";
+const GRPC_GO: &str = "grpc_peer";
 
 fn report(command: &mut Command) -> String {
     let out = command.output().expect("the client runs");
