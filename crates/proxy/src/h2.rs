@@ -78,7 +78,7 @@ pub const FRAGMENT_LIMIT: usize = 128;
 /// Octets of one decoded header list, counted as SETTINGS_MAX_HEADER_LIST_SIZE does.
 pub const LIST_LIMIT: usize = 256 << 10;
 /// Streams open at once; further ones are refused (REFUSED_STREAM).
-pub const STREAM_LIMIT: usize = 32_768;
+pub const STREAM_LIMIT: usize = 16_384;
 /// Octets of a response that are taken off the wire for a fault, before its stream is cancelled.
 pub const DRAIN_LIMIT: usize = 1 << 20;
 /// Frames that are consumed here and cost the peer nothing, before it is asked to calm down.
