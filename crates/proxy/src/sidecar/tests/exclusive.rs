@@ -127,6 +127,28 @@ fn a_second_round_here_or_elsewhere_ends_it() {
 }
 
 #[test]
+fn a_round_that_loses_a_call_to_a_second_round_knows_that_its_numbers_are_in_doubt() {
+    let mut net = shop(EXCLUSIVE);
+    let charge = api(&format!("payment {CHARGE}"));
+    net.arm_with(&[], &[], |arm| {
+        arm.known_calls.insert(charge.clone());
+        arm.gap_apis.insert(charge.clone());
+    });
+    let (leg, member) = entry(&mut net);
+    assert_eq!(bare(&mut net), Some(member.execution));
+    net.arm_with(&[], &[], |arm| {
+        arm.token = Token(7);
+        arm.known_calls.insert(charge.clone());
+    });
+    assert_eq!(bare(&mut net), None, "it may be of either");
+    net.tell("front", FromController::End { token: Token(7) });
+    assert_eq!(bare(&mut net), Some(member.execution));
+    net.response(&leg, Response::http(200)).through();
+    let span = net.spans("front").into_iter().find(|span| span.call == member.call).unwrap();
+    assert!(span.gaps.blocks_number(&"front".parse().unwrap()), "the second round left, what it cost is remembered");
+}
+
+#[test]
 fn ordinary_executions_are_claimed_by_nobody() {
     let mut net = shop(EXCLUSIVE);
     net.come_in("front", Request::http("GET", "/")).1.through();
