@@ -133,6 +133,8 @@ pub enum PassedBy {
     HoldDeadline,
     /// Parked when the rule was disarmed or its lease ended.
     Disarmed,
+    /// It came after the controller had disarmed the round, and nothing else kept it from being faulted.
+    RoundOver,
     /// The caller went away while it was parked.
     CallerGone,
     /// Another request was outstanding on its HTTP/1 connection.

@@ -266,7 +266,7 @@ impl Sidecar {
                 self.outbox.push(FromSidecar::Disarmed { token });
             }
             FromController::End { token } => {
-                self.disarm(token);
+                self.drop_rules(token);
                 self.rounds.remove(token);
                 self.executions.release(token);
                 self.activity.forget(token);
@@ -307,7 +307,7 @@ impl Sidecar {
             return;
         }
         // Armed anew: rules count from the next execution on, those that have begun were not seen from their beginning.
-        self.disarm(token);
+        self.drop_rules(token);
         let cuts: Vec<&str> = arm.cuts.iter().map(Service::as_str).collect();
         tracing::info!(rules = arm.rules.len(), ?cuts, lease = ?arm.lease, "armed");
         self.rounds.arm(token, Round::new(arm, self.executions.next_born(), now));
@@ -348,7 +348,7 @@ impl Sidecar {
     pub fn on_time(&mut self, now: Instant) {
         self.set_now(now);
         for token in self.rounds.lapsed(now) {
-            self.disarm(token);
+            self.drop_rules(token);
             self.rounds.remove(token);
             // From here on passes may be missed.
             for key in self.executions.of(token) {
@@ -374,7 +374,7 @@ impl Sidecar {
     /// The process is about to end: nothing is kept any longer, no rule acts any more.
     pub fn shutdown(&mut self) {
         for token in self.rounds.tokens() {
-            self.disarm(token);
+            self.drop_rules(token);
         }
     }
 

@@ -51,9 +51,11 @@ fn too_few(armed: &Armed<'_>, passes: usize) -> bool {
     }
 }
 
-/// Whether the rule ended with this pass, unused: the arbiter did not answer it in time, or its grant came back.
+/// Whether the rule ended with this pass or before it, unused: the arbiter did not answer it in time, its grant came back,
+/// or the round was disarmed.
 fn ended_by(armed: &Armed<'_>, trace: &Trace, sighting: &Sighting<'_>) -> bool {
-    sighting.pass.is_some_and(|pass| pass.passed_by == Some(PassedBy::Arbiter))
+    let ended = |why: &PassedBy| matches!(why, PassedBy::Arbiter | PassedBy::RoundOver);
+    sighting.pass.is_some_and(|pass| pass.passed_by.as_ref().is_some_and(ended))
         || armed.handed_back(trace.execution, sighting)
 }
 
@@ -122,6 +124,7 @@ fn why(
             )
         }
         PassedBy::Disarmed => format!("{went} was still held when the rule was disarmed"),
+        PassedBy::RoundOver => format!("{went} came after the round was disarmed"),
         PassedBy::CallerGone => format!("the caller of {went} went away while it was held"),
         PassedBy::Pipelined => format!("{went} was pipelined behind another request on its connection"),
         PassedBy::Goaway => format!("{went} was released because the upstream said GOAWAY"),

@@ -56,8 +56,10 @@ pub(super) struct Unjudged<'a> {
     call: &'a Call,
     /// As a sentence.
     pub(super) reason: String,
-    /// Nobody answered for it: where no fault fired that is a reason of `missed`, not a doubt.
-    pub(super) unanswered: bool,
+    /// Why nobody judged it is known: where no fault fired that is a reason of `missed`, not a doubt.
+    pub(super) explained: bool,
+    /// It came after the round was disarmed where it was seen.
+    after_disarming: bool,
     known: Known,
 }
 
@@ -179,7 +181,7 @@ impl<'a> Armed<'a> {
     }
 
     /// The passes of an execution that went unjudged (design §3.7): at a late or unregistered instance, without an
-    /// answer, with a blocked number, with an unknown guard, refused for a shot that came back, or recorded in a way that
+    /// answer, after the round was disarmed, with a blocked number, with an unknown guard, refused for a shot that came back, or recorded in a way that
     /// contradicts itself or the arbiter's log.
     pub(super) fn unjudged<'t>(&self, trace: &'t Trace) -> Vec<Unjudged<'t>> {
         let sightings = self.sightings(trace);
@@ -188,8 +190,11 @@ impl<'a> Armed<'a> {
             .filter(|sighting| sighting.hit.is_none())
             .filter_map(|sighting| {
                 let reason = self.why_unjudged(trace, &sightings, sighting)?;
-                let unanswered = sighting.pass.is_some_and(|pass| pass.passed_by == Some(PassedBy::Arbiter));
-                Some(Unjudged { call: sighting.call, reason, unanswered, known: self.known(trace, sighting) })
+                let why = sighting.pass.and_then(|pass| pass.passed_by.as_ref());
+                let after_disarming = why == Some(&PassedBy::RoundOver);
+                let explained = after_disarming || why == Some(&PassedBy::Arbiter);
+                let known = self.known(trace, sighting);
+                Some(Unjudged { call: sighting.call, reason, explained, after_disarming, known })
             })
             .collect();
         if self.acts_at_caller() {
@@ -224,6 +229,7 @@ impl<'a> Armed<'a> {
             (Some(PassedBy::Arbiter), _) => {
                 return Some(format!("{name} went on because the arbiter did not answer in time"));
             }
+            (Some(PassedBy::RoundOver), _) => return Some(format!("{name} came after the round was disarmed")),
             (None, _) => return Some(format!("{name} is recorded as faulted, but nothing was injected")),
             (Some(PassedBy::Number), Occurrence::Number(k)) if sighting.number == Some(k) => {
                 return Some(format!("{name} has the number of the target, but is recorded as having another"));
@@ -318,7 +324,8 @@ impl<'a> Armed<'a> {
                 "no sidecar of {} recorded its call of {} that {} saw",
                 rule.service, call.api, server.service
             ),
-            unanswered: false,
+            explained: false,
+            after_disarming: false,
             known: Known::Beneath(call.parent),
         })
     }
@@ -336,7 +343,7 @@ impl<'a> Armed<'a> {
             (Known::Seen { observer, at, k: None, .. }, _) => {
                 sightings.iter().filter(|other| other.span.observer == observer && other.at < at).any(|other| {
                     other.pass.is_some_and(|pass| match (self.tfic.target.k, &pass.passed_by) {
-                        (_, Some(PassedBy::Disarmed)) => true,
+                        (_, Some(PassedBy::Disarmed | PassedBy::RoundOver)) => true,
                         (_, None | Some(PassedBy::NumberBlocked | PassedBy::GuardUnknown(_) | PassedBy::Number)) => {
                             false
                         }
@@ -348,7 +355,7 @@ impl<'a> Armed<'a> {
             (Known::Seen { .. } | Known::Beneath(_), _) => false,
         };
         let mut unjudged = self.unjudged(trace);
-        unjudged.retain(|unjudged| !unjudged.unanswered && !settled(unjudged));
+        unjudged.retain(|unjudged| !unjudged.explained && !settled(unjudged));
         unjudged
     }
 
@@ -369,7 +376,8 @@ impl<'a> Armed<'a> {
             .map(|sighting| Unjudged {
                 call: sighting.call,
                 reason: format!("{} came from a sidecar and lost its header", self.place(sighting.span)),
-                unanswered: false,
+                explained: false,
+                after_disarming: false,
                 known: self.known(trace, &sighting),
             })
             .collect()
@@ -412,8 +420,10 @@ impl Unjudged<'_> {
         if self.call.id == sighting.call.id {
             return false;
         }
+        // Nothing was granted any more when the first sidecar was told to disarm.
         let granted = armed.arbitration.asked(hit.trace.execution, sighting.call.id).and_then(|asked| asked.granted);
         match self.known {
+            Known::Seen { arrived: None, .. } if self.after_disarming && granted.is_some() => true,
             Known::Seen { arrived: Some(arrived), .. } if granted.is_some_and(|granted| granted < arrived) => true,
             Known::Seen { arrived: Some(_), .. } if granted.is_some() => false,
             Known::Seen { observer, at, k, .. } if observer == sighting.span.observer => {

@@ -526,6 +526,7 @@ fn a_target_that_came_at_the_wrong_time_is_missed_and_the_reason_is_told() {
             ),
         ),
         (PassedBy::Disarmed, format!("pass 1 ({place}) was still held when the rule was disarmed")),
+        (PassedBy::RoundOver, format!("pass 1 ({place}) came after the round was disarmed")),
         (PassedBy::CallerGone, format!("the caller of pass 1 ({place}) went away while it was held")),
         (PassedBy::Pipelined, format!("pass 1 ({place}) was pipelined behind another request on its connection")),
         (PassedBy::Goaway, format!("pass 1 ({place}) was released because the upstream said GOAWAY")),
@@ -702,13 +703,15 @@ fn a_pass_that_nobody_judged_before_the_hit_makes_it_doubtful_and_after_it_does_
         ),
         (PassedBy::NumberBlocked, format!("the number of {place} is not known, because of a gap")),
         (PassedBy::Arbiter, format!("pass 1 ({place}) went on because the arbiter did not answer in time")),
+        (PassedBy::RoundOver, format!("pass 1 ({place}) came after the round was disarmed")),
     ] {
         round().passed(2, 1, passed_by.clone()).hit(3, 2).is(Verdict::Incomplete, &[&said]);
         let after = round().hit(2, 1).passed(3, 2, passed_by.clone()).passed(4, 3, PassedBy::Spent);
         assert_eq!(after.judged().1, Verdict::Injected, "{passed_by:?}");
         let alone =
             round().passed(2, 1, PassedBy::Outcome).passed(3, 2, PassedBy::Outcome).passed(4, 3, passed_by.clone());
-        let verdict = if passed_by == PassedBy::Arbiter { Verdict::Missed } else { Verdict::Incomplete };
+        let explained = matches!(passed_by, PassedBy::Arbiter | PassedBy::RoundOver);
+        let verdict = if explained { Verdict::Missed } else { Verdict::Incomplete };
         assert_eq!(alone.judged().1, verdict, "{passed_by:?}");
     }
 }

@@ -122,7 +122,7 @@ impl Net {
                 calls.flat_map(|call| call.spans()).flat_map(|span| &span.passes).find(|pass| pass.rule == 0)
             });
             let why = seen.and_then(|seen| seen.passed_by.clone());
-            let over = matches!(why, Some(PassedBy::Spent | PassedBy::Arbiter));
+            let over = matches!(why, Some(PassedBy::Spent | PassedBy::Arbiter | PassedBy::RoundOver));
             if !self.is_judged(round, attempt, pass) && !over {
                 return Some(format!("{verdict}, but call {} was a pass that nobody judged ({why:?})", pass.call));
             }
@@ -146,6 +146,7 @@ impl Net {
                     PassedBy::Arbiter
                         | PassedBy::CallerGone
                         | PassedBy::Disarmed
+                        | PassedBy::RoundOver
                         | PassedBy::Spent
                         | PassedBy::ParkedLimit
                         | PassedBy::Goaway

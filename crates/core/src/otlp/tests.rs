@@ -64,6 +64,7 @@ fn passes() -> impl Strategy<Value = Vec<Pass>> {
         Just(PassedBy::Spent),
         Just(PassedBy::HoldDeadline),
         Just(PassedBy::Disarmed),
+        Just(PassedBy::RoundOver),
         Just(PassedBy::CallerGone),
         Just(PassedBy::Pipelined),
         Just(PassedBy::Goaway),

@@ -170,7 +170,7 @@ impl Sidecar {
             }
             self.set_stage(id, Stage::Dropped { shot });
             let token = self.call(id).map_or(Token(0), Call::token);
-            if self.rounds.get(token).is_none_or(|round| round.rules.is_empty()) {
+            if self.rounds.get(token).is_none_or(|round| round.disarmed) {
                 // Disarmed while the act was under way.
                 self.ready.push((id.link, id.stream, Resume::Close));
             }
@@ -400,6 +400,7 @@ impl Sidecar {
             evidence: &execution.knowledge.evidence,
             whole: round.is_whole(execution.born),
             faulted: call.injection.is_some(),
+            disarmed: round.disarmed,
         };
         let message = Message { outcome: call.outcome, witness: call.witness, released: call.released() };
         Some(judge(round.rules.get(rule)?, point, message))
@@ -451,7 +452,7 @@ impl Sidecar {
         }
     }
 
-    /// The rules of a round go; what they keep goes on or is closed.
+    /// The rules of a round act no more; what they keep goes on or is closed.
     pub(super) fn disarm(&mut self, token: Token) {
         let of_round = |call: &Call| call.token() == token && call.stage != Stage::Running;
         let mut kept: Vec<ExchangeId> = self
@@ -478,6 +479,14 @@ impl Sidecar {
         self.rounds.stop_tagging(token);
         if let Some(round) = self.rounds.get_mut(token) {
             round.disarm();
+        }
+    }
+
+    /// The rules of a round go: whatever passes from here on, nobody looks at it.
+    pub(super) fn drop_rules(&mut self, token: Token) {
+        self.disarm(token);
+        if let Some(round) = self.rounds.get_mut(token) {
+            round.rules.clear();
         }
         for key in self.executions.of(token) {
             if let Some(execution) = self.executions.get_mut(key) {

@@ -232,6 +232,7 @@ impl Sidecar {
                 evidence: &execution.knowledge.evidence,
                 whole,
                 faulted: call.injection.is_some() || shot.is_some(),
+                disarmed: round.disarmed,
             };
             let tfic = &armed.rule.tfic;
             let pass = call.passes.len();
@@ -260,6 +261,12 @@ impl Sidecar {
                 }
             } else if progress.ended || !armed.has_shots() {
                 Some(PassedBy::Spent)
+            } else if round.disarmed {
+                // The arbiter answers no more, so what it would have said is not known.
+                Some(match judge_here(armed, point, message) {
+                    Judgement::PassBy(PassedBy::NumberBlocked) => PassedBy::NumberBlocked,
+                    _ => PassedBy::RoundOver,
+                })
             } else {
                 questions.push(((index, pass), judge_here(armed, point, message)));
                 None

@@ -1,7 +1,7 @@
 //! Live tokens and their leases (design §3.6).
 //!
 //! A token is live here from the acknowledged arming until the controller ends the round or its lease runs out. Disarming
-//! takes the rules, not the token. A token that was live elsewhere before this sidecar registered is *late*: its
+//! ends what the rules do, not the token: passes that come then are still recorded. A token that was live elsewhere before this sidecar registered is *late*: its
 //! executions are relayed and carry the number gap.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +20,9 @@ use crate::exchange::RequestHead;
 /// A round that is live here.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// None after disarming.
     pub(crate) rules: Vec<Armed>,
+    /// The rules are disarmed: they act no more, and tell of what passes.
+    pub(crate) disarmed: bool,
     events: Vec<(CountedEvent, EventId)>,
     pub(crate) gap_apis: BTreeSet<Api>,
     /// Apis that the rules of this sidecar act on.
@@ -62,6 +63,7 @@ impl Round {
             arm.events.into_iter().map(|counted| (counted.event.id(), counted)).collect();
         Round {
             rules,
+            disarmed: false,
             events: events.into_iter().map(|(id, counted)| (counted, id)).collect(),
             gap_apis: arm.gap_apis,
             own_apis,
@@ -85,7 +87,7 @@ impl Round {
 
     /// Nothing of it acts any more.
     pub(crate) fn disarm(&mut self) {
-        self.rules.clear();
+        self.disarmed = true;
         self.cuts.clear();
     }
 
@@ -238,7 +240,7 @@ impl Rounds {
 
     /// Rules that are armed.
     pub(crate) fn rules(&self) -> usize {
-        self.live.values().map(|round| round.rules.len()).sum()
+        self.live.values().filter(|round| !round.disarmed).map(|round| round.rules.len()).sum()
     }
 
     /// Messages that take one of the places for parked ones.

@@ -132,6 +132,8 @@ pub(crate) struct Point<'a> {
     pub(crate) whole: bool,
     /// Another rule already faulted this call.
     pub(crate) faulted: bool,
+    /// The round was disarmed: nothing is faulted any more.
+    pub(crate) disarmed: bool,
 }
 
 /// What to do with a pass.
@@ -200,7 +202,7 @@ impl Armed {
             Occurrence::First => true,
             Occurrence::Number(k) => progress.passes < k && !self.is_blocked(point),
         };
-        self.has_shots() && !progress.ended && point.whole && !point.faulted && number_can_come
+        self.has_shots() && !progress.ended && point.whole && !point.faulted && !point.disarmed && number_can_come
     }
 }
 
@@ -238,6 +240,7 @@ pub(crate) fn misses(armed: &Armed, point: Point<'_>) -> PassedBy {
 /// Whether a message that may be faulted can be, now.
 fn now(armed: &Armed, point: Point<'_>, message: Message) -> Judgement {
     match (in_time(armed, point, message), message.released) {
+        (Judgement::Fire | Judgement::Hold, _) if point.disarmed => Judgement::PassBy(PassedBy::RoundOver),
         (Judgement::Fire | Judgement::Hold, Some(released)) => Judgement::PassBy(released.into()),
         (judgement, _) => judgement,
     }

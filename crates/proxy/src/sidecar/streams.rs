@@ -118,14 +118,16 @@ impl Sidecar {
             evidence: &execution.knowledge.evidence,
             whole: round.is_whole(execution.born),
             faulted: call.injection.is_some(),
+            disarmed: round.disarmed,
         };
         let mut keep_back = false;
         for (index, armed) in round.rules.iter().enumerate() {
             let progress = execution.progress.get(index).copied().unwrap_or_default();
             let at_end = call.outcome_in == OutcomeIn::Trailers && armed.takes(subject, Frame::Outcome);
             keep_back |= at_end && armed.can_fire(progress, point);
-            // A call that another rule faulted takes its number like any other: where its outcome is that needs no watch.
-            let numbers = armed.can_fire(progress, Point { faulted: false, ..point });
+            // A call that another rule faulted takes its number like any other, and one that comes after the disarming is
+            // recorded: where its outcome is that needs no watch.
+            let numbers = armed.can_fire(progress, Point { faulted: false, disarmed: false, ..point });
             let mark = armed.mark().filter(|mark| numbers && armed.takes(subject, Frame::Inside(*mark)));
             if let Some(mark) = mark.filter(|mark| !marks.contains(mark)) {
                 marks.push(mark);

@@ -17,7 +17,7 @@ const EVENTS: [EventKind; 4] =
 const OUTCOMES: [Option<Outcome>; 4] = [None, Some(Outcome::Ok), Some(Outcome::Error), Some(Outcome::Unknown)];
 const FAULTS: [&str; 6] = ["delay", "drop", "reset", "abort", "error", "release"];
 /// How rules decided on passes, in the order of [`verdict`].
-const VERDICTS: [&str; 16] = [
+const VERDICTS: [&str; 17] = [
     "injected",
     "number",
     "guard-false",
@@ -34,6 +34,7 @@ const VERDICTS: [&str; 16] = [
     "parked-limit",
     "stream",
     "arbiter",
+    "round-over",
 ];
 const DIRECTIONS: [&str; 2] = ["inbound", "outbound"];
 /// Bounds of the buckets of [`aftershock_core::wire::Counters::evidence`]: a hop header has at most 1,024 bytes.
@@ -57,6 +58,7 @@ fn verdict(pass: &Pass) -> usize {
         PassedBy::ParkedLimit => 13,
         PassedBy::Stream => 14,
         PassedBy::Arbiter => 15,
+        PassedBy::RoundOver => 16,
     }
 }
 

@@ -52,6 +52,13 @@ impl Round {
         round
     }
 
+    /// It came after the round was disarmed: nobody was asked.
+    fn over(self, call: u64) -> Self {
+        let mut round = self.passed(call, 1, PassedBy::RoundOver);
+        round.at(Side::Caller, call).passes[0].k = None;
+        round
+    }
+
     fn back(self, call: u64) -> Self {
         self.log(call, ArbiterAct::HandedBack)
     }
@@ -298,4 +305,17 @@ fn spans_that_are_lost_keep_the_log_from_accusing() {
     assert_eq!(round.said().0, Verdict::Premature);
     round.missing.push("the arbiter's log was longer than what is kept".to_owned());
     assert_eq!(round.said().0, Verdict::Incomplete);
+}
+
+#[test]
+fn a_pass_after_the_disarming_follows_every_shot_that_was_granted() {
+    assert_eq!(spread(SECOND).other(2, 1).shot(3, 2).over(4).said().0, Verdict::Injected);
+    // Whatever the clocks of its instance say.
+    assert_eq!(spread(Occurrence::First).shot(3, 1).over(2).spent(4, 2).said().0, Verdict::Injected);
+    let (verdict, reasons) = spread(SECOND).other(2, 1).over(3).over(4).said();
+    assert_eq!(verdict, Verdict::Missed);
+    assert!(reasons.iter().all(|reason| reason.contains("came after the round was disarmed")), "{reasons:?}");
+    // The third never came.
+    let third = spread(Occurrence::Number(4)).other(2, 1).over(3).over(4);
+    assert_eq!(third.said().0, Verdict::Unreached);
 }

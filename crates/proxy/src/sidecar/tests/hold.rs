@@ -364,6 +364,20 @@ fn a_released_request_is_counted_once_and_a_release_that_need_not_wait_was_not_h
 }
 
 #[test]
+fn what_comes_after_the_disarming_is_recorded_as_such() {
+    let mut signup = Signup::armed(&[order_sensitive(Fault::Drop)]);
+    let creation = signup.call("user", create());
+    signup.net.tell("signup", FromController::Disarm { token: ROUND });
+    let checking = signup.call("risk", check());
+    signup.net.answer(&checking, Response::grpc(0)).through();
+    signup.net.answer(&creation, Response::grpc(0)).through();
+    let checking = signup.call("risk", check());
+    signup.net.answer(&checking, Response::grpc(0)).through();
+    assert_eq!(signup.passes(), [(1, Some(PassedBy::RoundOver)), (2, Some(PassedBy::Number))]);
+    assert!(signup.net.resumed().is_empty(), "nothing was kept");
+}
+
+#[test]
 fn disarming_lets_held_messages_go_and_the_token_stays() {
     let mut signup = Signup::armed(&[order_sensitive(Fault::Drop)]);
     let (creation, checking) = (signup.call("user", create()), signup.call("risk", check()));

@@ -152,6 +152,24 @@ fn a_grpc_stream_that_is_dropped_inside_has_no_response_event() {
 }
 
 #[test]
+fn a_mark_that_is_reached_after_the_disarming_is_recorded_as_such() {
+    for disarmed_before in [true, false] {
+        let mut cart = Cart::armed(&[inside(LIST, StreamPoint::Bytes(12), Fault::Drop)]);
+        if disarmed_before {
+            cart.net.tell("cart", FromController::Disarm { token: ROUND });
+        }
+        let call = cart.call(list());
+        if !disarmed_before {
+            cart.net.tell("cart", FromController::Disarm { token: ROUND });
+        }
+        cart.answer(&call, stream()).through();
+        let span = cart.span();
+        let passes: Vec<_> = span.passes.into_iter().map(|pass| (pass.k, pass.passed_by)).collect();
+        assert_eq!(passes, [(Some(1), Some(PassedBy::RoundOver))]);
+    }
+}
+
+#[test]
 fn a_grpc_stream_that_is_delayed_inside_counts_at_its_trailers() {
     let mut cart = Cart::armed(&[inside(LIST, StreamPoint::Message(3), delay())]);
     let call = cart.call(list());
