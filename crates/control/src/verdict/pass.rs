@@ -181,8 +181,8 @@ impl<'a> Armed<'a> {
     }
 
     /// The passes of an execution that went unjudged (design §3.7): at a late or unregistered instance, without an
-    /// answer, after the round was disarmed, with a blocked number, with an unknown guard, refused for a shot that came back, or recorded in a way that
-    /// contradicts itself or the arbiter's log.
+    /// answer, after the round was disarmed, with a blocked number, with an unknown guard, refused for a shot that came back,
+    /// or recorded in a way that contradicts itself or the arbiter's log.
     pub(super) fn unjudged<'t>(&self, trace: &'t Trace) -> Vec<Unjudged<'t>> {
         let sightings = self.sightings(trace);
         let mut found: Vec<Unjudged<'t>> = sightings

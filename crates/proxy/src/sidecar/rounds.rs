@@ -1,8 +1,8 @@
 //! Live tokens and their leases (design §3.6).
 //!
 //! A token is live here from the acknowledged arming until the controller ends the round or its lease runs out. Disarming
-//! ends what the rules do, not the token: passes that come then are still recorded. A token that was live elsewhere before this sidecar registered is *late*: its
-//! executions are relayed and carry the number gap.
+//! ends what the rules do, not the token: passes that come then are still recorded. A token that was live elsewhere before
+//! this sidecar registered is *late*: its executions are relayed and carry the number gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
