@@ -13,6 +13,8 @@ use aftershock_core::id::{CallId, ExecutionId, Token};
 use aftershock_core::span::Association;
 use aftershock_core::w3c::Member;
 use foldhash::HashMap;
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 use super::counters::{Counters, Ignored};
@@ -21,7 +23,6 @@ use super::forgotten::Forgotten;
 use super::header::{Arriving, Correlation, HopLine};
 
 /// Most ended calls that are remembered; the oldest are forgotten first, even within the linger time.
-/// With some thousand open ones they fit into a hash table of 16,384 places, beyond seven eighths of which it doubles.
 pub(crate) const MAX_RECENT: usize = 12_288;
 
 /// Whether a call came in, so that it can be a parent, or went out.
@@ -143,8 +144,9 @@ impl Carriers {
 /// Calls open here, and a ring of those that ended within the linger time.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    /// By id and direction: a service that calls itself has both sides of a call here.
-    known: HashMap<(CallId, Direction), Known>,
+    /// By id and direction: a service that calls itself has both sides of a call here. Of a hash table through which calls
+    /// only pass the half is empty, so the table has numbers and the calls stand side by side.
+    known: IndexMap<(CallId, Direction), Known, RandomState>,
     carriers: HashMap<Correlation, Carriers>,
     /// As if all calls carried one id more: what the step `exclusive` asks. Kept only where that is configured.
     recent: Option<Carriers>,
@@ -163,7 +165,7 @@ impl Calls {
     /// `exclusive` is whether [`Calls::only`] will be asked.
     pub(crate) fn new(linger: Duration, exclusive: bool) -> Self {
         Calls {
-            known: HashMap::default(),
+            known: IndexMap::default(),
             carriers: HashMap::default(),
             recent: None,
             exclusive,
@@ -244,7 +246,7 @@ impl Calls {
     /// Forget the call that ended first; `early`: now, though its time has not come.
     fn forget_oldest(&mut self, early: Option<Instant>) {
         let Some((_, call, direction)) = self.ended.pop_front() else { return };
-        let Some(known) = self.known.remove(&(call, direction)) else { return };
+        let Some(known) = self.known.swap_remove(&(call, direction)) else { return };
         let take = |carriers: &mut Carriers| {
             if direction == Direction::In {
                 carriers.ended.take(call);
