@@ -41,12 +41,14 @@ pub(super) struct Contract<'a> {
     pub(super) added: usize,
     /// Exchanges with a message that is parked or dropped.
     pub(super) waiting: Vec<u64>,
+    /// A fault was asked for with a resume, though perhaps nothing waited for it.
+    pub(super) acted: bool,
 }
 
 impl<'a> Contract<'a> {
     /// Everything passes unless there are `choices`.
     pub(super) fn new(choices: &'a [u8]) -> Self {
-        Contract { choices, lives: BTreeMap::new(), log: Vec::new(), added: 0, waiting: Vec::new() }
+        Contract { choices, lives: BTreeMap::new(), log: Vec::new(), added: 0, waiting: Vec::new(), acted: false }
     }
 
     pub(super) fn is_transparent(&self) -> bool {
@@ -187,7 +189,8 @@ impl Interceptor for Contract<'_> {
 
     fn refused(&mut self, stream: StreamId, why: Refusal) {
         self.log.push(format!("{stream:?} refused {why:?}"));
-        assert!(!self.is_transparent() || why == Refusal::Goaway, "nothing was asked for");
+        let asked = !self.is_transparent() || why == Refusal::Goaway || (self.acted && why == Refusal::TooLate);
+        assert!(asked, "nothing was asked for");
         let life = self.life(stream);
         life.refused += 1;
         assert!(life.refused < 64, "{stream:?}: refused over and over");

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use super::contract::{Contract, resume};
-use crate::exchange::{Editor, Fate, PeerEnd, StreamId};
+use crate::exchange::{Editor, Fate, PeerEnd, Resume, StreamId};
 
 /// Beyond this many bytes what is taken off a socket depends on the sizes of reads: what is kept has a limit, and it is
 /// only looked at between two reads.
-const COMPARABLE: usize = crate::h1::MAX_HEAD / 2;
+const COMPARABLE: usize = crate::h1::MAX_KEPT;
 
 /// What happens on a link.
 #[derive(Debug, Clone)]
@@ -185,7 +185,9 @@ impl<E: Bounded> Driver<'_, E> {
                     None => u64::from(which % 8),
                 };
                 self.decide.added += 400;
-                self.link.resume(StreamId(stream), resume(*choice), &mut self.decide);
+                let resume = resume(*choice);
+                self.decide.acted |= matches!(resume, Resume::Act(_));
+                self.link.resume(StreamId(stream), resume, &mut self.decide);
             }
         }
         self.settle();

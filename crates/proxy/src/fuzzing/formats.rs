@@ -107,7 +107,10 @@ fn baggage(lines: &[&[u8]]) {
     let after = members(baggage.value());
     let ours = |member: &[u8]| {
         let key = member.split(|byte| *byte == b'=').next().unwrap_or_default();
-        member.contains(&b'=') && key.trim_ascii() == b"aft"
+        let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+        let key: Vec<u8> = key.iter().copied().skip_while(blank).collect();
+        let end = key.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
+        member.contains(&b'=') && key[..end] == *b"aft"
     };
     let others = before.iter().filter(|member| !ours(member));
     let left = after.iter().skip(usize::from(room));
