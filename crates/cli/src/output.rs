@@ -69,7 +69,7 @@ pub(crate) fn error(error: &anyhow::Error) {
 
 /// Send logs to stderr: warnings, or what `AFTERSHOCK_LOG` asks for.
 pub(crate) fn logs() {
-    let (filter, unfit) = aftershock_proxy::log::filter(tracing::Level::WARN);
+    let (filter, unfit) = aftershock_proxy::log_filter(tracing::Level::WARN);
     let lines =
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();

@@ -13,7 +13,7 @@ pub mod h1;
 pub mod h2;
 pub mod hpack;
 pub mod link;
-pub mod log;
+mod log;
 mod marks;
 mod metrics;
 mod pace;
@@ -21,5 +21,7 @@ pub mod redirect;
 pub mod run;
 pub mod sidecar;
 pub mod tls;
+
+pub use log::filter as log_filter;
 
 pub use command::{CommandError, main_from_args};
