@@ -217,18 +217,14 @@ fn counted(verdicts: impl Iterator<Item = Verdict>) -> String {
 /// Why a round's verdict is what it is; of several faults and cuts, of which.
 fn reasons<'a>(round: &'a RoundOutcome, plan: &Plan) -> impl Iterator<Item = String> + use<'a> {
     let several = plan.len() > 1;
-    let of_faults = round.finished.faults.iter().flat_map(move |fault| {
-        fault.reasons.iter().map(move |reason| match several {
-            true => format!("fault {} {}: {reason}", fault.rule + 1, fault.verdict),
-            false => reason.clone(),
-        })
-    });
-    let of_cuts = round.finished.cuts.iter().flat_map(move |cut| {
-        cut.reasons.iter().map(move |reason| match several {
-            true => format!("cut {} {}: {reason}", cut.channel, cut.verdict),
-            false => reason.clone(),
-        })
-    });
+    let told = move |of: String, reasons: &'a [String]| {
+        reasons.iter().map(move |reason| if several { format!("{of}: {reason}") } else { reason.clone() })
+    };
+    let of_faults = round.finished.faults.iter();
+    let of_faults =
+        of_faults.flat_map(move |fault| told(format!("fault {} {}", fault.rule + 1, fault.verdict), &fault.reasons));
+    let of_cuts = round.finished.cuts.iter();
+    let of_cuts = of_cuts.flat_map(move |cut| told(format!("cut {} {}", cut.channel, cut.verdict), &cut.reasons));
     round.finished.reasons.iter().cloned().chain(of_faults).chain(of_cuts)
 }
 

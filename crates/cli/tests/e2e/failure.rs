@@ -65,13 +65,7 @@ fn ctrl_c_on_inject_disarms_and_releases_what_was_parked() {
     });
     let mut command = aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &system.url]);
     let inject = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let mut key = String::new();
-    eventually("the round runs", || {
-        let rounds = system.run(&["rounds", "--format", "json"]).json();
-        let running = rounds.as_array().unwrap().iter().find(|round| round["faults"] == 1);
-        key = running.map_or(String::new(), |round| round["key"].as_str().unwrap().to_owned());
-        !key.is_empty()
-    });
+    let key = system.key_of_the_fault();
     // Risk has answered, and signup has not got it.
     eventually("the answer is parked", || system.events(4, &key).contains("response-sent"));
     let risk = |log: &str| log.matches("\"RiskCheck\"").count();

@@ -223,6 +223,18 @@ impl System {
         aftershock(arguments).args(["--control", &self.url]).output().unwrap().into()
     }
 
+    /// Wait until a round with a fault runs; its business key.
+    pub(crate) fn key_of_the_fault(&self) -> String {
+        let mut key = String::new();
+        eventually("the round runs", || {
+            let rounds = self.run(&["rounds", "--format", "json"]).json();
+            let running = rounds.as_array().unwrap().iter().find(|round| round["faults"] == 1);
+            key = running.map_or(String::new(), |round| round["key"].as_str().unwrap().to_owned());
+            !key.is_empty()
+        });
+        key
+    }
+
     /// Start a round of the Online Boutique that keeps the answer to a charge for thirty seconds, and wait until it does.
     pub(crate) fn park_a_charge(&self) -> ParkedCharge {
         let scenario = self.file("scenarios/online-boutique/checkout.yaml", |text| {
@@ -238,13 +250,7 @@ impl System {
         let mut command =
             aftershock(&["inject", &fault, "--scenario", &scenario, "--control", &self.url, "--format", "json"]);
         let inject = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-        let mut key = String::new();
-        eventually("the round runs", || {
-            let rounds = self.run(&["rounds", "--format", "json"]).json();
-            let running = rounds.as_array().unwrap().iter().find(|round| round["faults"] == 1);
-            key = running.map_or(String::new(), |round| round["key"].as_str().unwrap().to_owned());
-            !key.is_empty()
-        });
+        let key = self.key_of_the_fault();
         // The charge is made, its answer is parked at the checkout's sidecar.
         eventually("the charge was answered", || self.events(8, &key).contains("response-sent"));
         assert!(!self.events(9, &key).contains("request-received"), "no mail was asked for yet");
