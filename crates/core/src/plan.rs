@@ -165,6 +165,13 @@ pub struct Target {
     pub post_effect: bool,
 }
 
+impl Target {
+    /// That pass of whoever calls `api`, whatever its outcome, at the frame with the outcome.
+    pub fn new(api: ApiRef, k: Occurrence, phase: Phase) -> Self {
+        Target { caller: None, api, k, phase, outcome: OutcomeFilter::Any, at: None, post_effect: false }
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}, k = {}", self.phase, self.api, self.k)?;
@@ -302,6 +309,14 @@ pub struct Tfic {
     /// How often it fires in a round, over all executions.
     #[serde(default, skip_serializing_if = "MaxInjections::is_default")]
     pub max_injections: MaxInjections,
+}
+
+impl Tfic {
+    /// `fault` at `target`, once in a round, whatever happened before.
+    pub fn new(target: Target, fault: Fault) -> Self {
+        let (guard, max_injections) = (Guard::default(), MaxInjections::default());
+        Tfic { target, fault, pattern: None, guard, hold: None, max_injections }
+    }
 }
 
 /// A bound on injections per round. Written as a number or `unlimited`.

@@ -7,7 +7,7 @@ use aftershock_core::evidence::{Gap, GapKind, Gaps};
 use aftershock_core::id::Token;
 use aftershock_core::name::Api;
 use aftershock_core::plan::{
-    Atom, Channel, Fault, Guard, Hold, MaxInjections, Occurrence, Phase, Side, Target, Tfic, Unlimited,
+    Atom, Channel, Fault, Hold, MaxInjections, Occurrence, Phase, Side, Target, Tfic, Unlimited,
 };
 use aftershock_core::span::{Association, Ending, Instant, Pass, PassedBy};
 
@@ -93,22 +93,7 @@ fn checkout() -> Vec<CallSpan> {
 }
 
 pub(super) fn tfic(called: &str, k: Occurrence, phase: Phase) -> Tfic {
-    Tfic {
-        target: Target {
-            caller: None,
-            api: called.parse().unwrap(),
-            k,
-            phase,
-            outcome: OutcomeFilter::Any,
-            at: None,
-            post_effect: false,
-        },
-        fault: Fault::Drop,
-        pattern: None,
-        guard: Guard::default(),
-        hold: None,
-        max_injections: MaxInjections::default(),
-    }
+    Tfic::new(Target::new(called.parse().unwrap(), k, phase), Fault::Drop)
 }
 
 pub(super) fn atom(event: EventKind, called: &str, count: u64) -> Atom {

@@ -2,7 +2,7 @@
 
 use aftershock_control::api::{Finished, Verdict};
 use aftershock_core::event::{ApiRef, EventKind, OutcomeFilter};
-use aftershock_core::plan::{Atom, Fault, Guard, MaxInjections, Occurrence, Phase, Target, Tfic};
+use aftershock_core::plan::{Atom, Fault, MaxInjections, Occurrence, Phase, Target, Tfic};
 use aftershock_core::trace::Trace;
 
 use crate::net::{Event, Net};
@@ -43,22 +43,9 @@ fn api(service: usize) -> ApiRef {
 
 /// Abort the k-th request of `caller` to `callee`.
 fn abort(caller: Option<usize>, callee: usize, k: u32) -> Tfic {
-    Tfic {
-        target: Target {
-            caller: caller.map(|caller| format!("s{caller}").parse().unwrap()),
-            api: api(callee),
-            k: Occurrence::Number(k),
-            phase: Phase::Request,
-            outcome: OutcomeFilter::Any,
-            at: None,
-            post_effect: false,
-        },
-        fault: Fault::Abort,
-        pattern: None,
-        guard: Guard::default(),
-        hold: None,
-        max_injections: MaxInjections::default(),
-    }
+    let caller = caller.map(|caller| format!("s{caller}").parse().unwrap());
+    let target = Target { caller, ..Target::new(api(callee), Occurrence::Number(k), Phase::Request) };
+    Tfic::new(target, Fault::Abort)
 }
 
 fn record(net: &mut Net, clients: Clients) -> Vec<Trace> {

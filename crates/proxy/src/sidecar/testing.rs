@@ -16,7 +16,7 @@ use aftershock_core::evidence::{Evidence, Gaps};
 use aftershock_core::hop::{HEADER, HopKey, Keyring};
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::name::{Api, Service};
-use aftershock_core::plan::{Fault, Guard, MaxInjections, Occurrence, Phase, Rule, Side, Target, Tfic};
+use aftershock_core::plan::{Fault, Occurrence, Phase, Rule, Side, Target, Tfic};
 use aftershock_core::span::{Association, CallSpan, Ending, Instant as Stamp};
 use aftershock_core::w3c::{Member, TraceState};
 use aftershock_core::wire::{Arm, Ask, FromController, FromSidecar, PROTOCOL, Registry, Ruling};
@@ -788,22 +788,7 @@ pub(crate) fn rule(service: &str, side: Side, of: &str, k: Occurrence, phase: Ph
         side,
         apis: [api(of)].into(),
         arbitrated: false,
-        tfic: Tfic {
-            target: Target {
-                caller,
-                api: ApiRef::Api(api(of)),
-                k,
-                phase,
-                outcome: OutcomeFilter::Any,
-                at: None,
-                post_effect: false,
-            },
-            fault,
-            pattern: None,
-            guard: Guard::default(),
-            hold: None,
-            max_injections: MaxInjections::default(),
-        },
+        tfic: Tfic::new(Target { caller, ..Target::new(ApiRef::Api(api(of)), k, phase) }, fault),
     }
 }
 

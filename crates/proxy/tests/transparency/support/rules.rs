@@ -1,8 +1,8 @@
 //! Rules to arm.
 
-use aftershock_core::event::{ApiRef, OutcomeFilter};
+use aftershock_core::event::ApiRef;
 use aftershock_core::name::Api;
-use aftershock_core::plan::{Fault, Guard, MaxInjections, Occurrence, Phase, Rule, Side, Target, Tfic, Unlimited};
+use aftershock_core::plan::{Fault, MaxInjections, Occurrence, Phase, Rule, Side, Target, Tfic, Unlimited};
 
 /// Does `fault` to the k-th such message of `api`, once in a round: at the sidecar of the caller if one is named, else at
 /// that of the callee.
@@ -15,22 +15,7 @@ pub(crate) fn rule(caller: Option<&str>, api: &str, k: u32, phase: Phase, fault:
         side: if caller.is_some() { Side::Caller } else { Side::Callee },
         apis: [api.clone()].into(),
         arbitrated: false,
-        tfic: Tfic {
-            target: Target {
-                caller,
-                api: ApiRef::Api(api),
-                k: Occurrence::Number(k),
-                phase,
-                outcome: OutcomeFilter::Any,
-                at: None,
-                post_effect: false,
-            },
-            fault,
-            pattern: None,
-            guard: Guard::default(),
-            hold: None,
-            max_injections: MaxInjections::default(),
-        },
+        tfic: Tfic::new(Target { caller, ..Target::new(ApiRef::Api(api), Occurrence::Number(k), phase) }, fault),
     }
 }
 
