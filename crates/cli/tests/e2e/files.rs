@@ -46,9 +46,11 @@ fn help_keeps_the_options_of_a_command_apart_from_those_of_its_connection() {
 #[test]
 fn the_readme_lists_every_page_of_the_documentation() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
-    for page in std::fs::read_dir(root().join("docs")).unwrap() {
-        let page = page.unwrap().file_name().into_string().unwrap();
-        let row = format!("| [{}](docs/{page}) | ", page.trim_end_matches(".md"));
+    for entry in std::fs::read_dir(root().join("docs")).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        // `bench` beside the pages keeps measurements, which benchmarks.md presents.
+        let Some(page) = file.strip_suffix(".md") else { continue };
+        let row = format!("| [{page}](docs/{file}) | ");
         assert_eq!(readme.matches(&row).count(), 1, "{row}");
     }
 }
