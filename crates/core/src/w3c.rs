@@ -16,35 +16,23 @@ pub use member::{Member, MemberError};
 pub use traceparent::{ParseTraceParentError, TraceParent};
 pub use tracestate::{InvalidMember, TraceState};
 
-/// The mark of a byte that is no digit.
-const BAD: u8 = 0x80;
-
-/// The value of each byte as a lower-case hexadecimal digit.
-const VALUES: [u8; 256] = {
-    let mut values = [BAD; 256];
-    let mut digit = 0;
-    while digit < 16 {
-        values[b"0123456789abcdef"[digit] as usize] = digit as u8;
-        digit += 1;
-    }
-    values
-};
+use crate::hex;
 
 /// The value of `text`, 1 to 32 lower-case hexadecimal digits; the standard parsers also take upper case and signs.
+#[inline]
 fn lower_hex(text: &[u8]) -> Option<u128> {
     if !(1..=32).contains(&text.len()) {
         return None;
     }
-    // The lower digits are the last 16; a half is read without looking whether each is one, which is asked at the end.
-    let half = |digits: &[u8]| {
-        digits.iter().fold((0_u64, 0_u8), |(value, bad), byte| {
-            let digit = VALUES[usize::from(*byte)];
-            (value << 4 | u64::from(digit & 0xf), bad | digit)
-        })
-    };
-    let (high, low) = text.split_at(text.len().saturating_sub(16));
-    let ((high, bad_high), (low, bad_low)) = (half(high), half(low));
-    ((bad_high | bad_low) & BAD == 0).then_some(u128::from(high) << 64 | u128::from(low))
+    let (first, rest) = text.split_at(text.len() % 8);
+    let mut value = 0;
+    if !first.is_empty() {
+        let mut digits = [b'0'; 8];
+        digits[8 - first.len()..].copy_from_slice(first);
+        value = u128::from(hex::to_u32(digits)?);
+    }
+    let (words, _) = rest.as_chunks();
+    words.iter().try_fold(value, |value, digits| Some(value << 32 | u128::from(hex::to_u32(*digits)?)))
 }
 
 /// Without the optional whitespace around an element of a list (RFC 9110 §5.6.3).

@@ -24,6 +24,68 @@ const OUTER: usize = 4;
 /// Bytes of the length of a span, and of an array in it; a longer one is moved.
 const INNER: usize = 2;
 
+/// Field numbers with their wire types, as they stand before a field.
+mod field {
+    const fn varint(number: u8) -> u8 {
+        number << 3
+    }
+    const fn fixed64(number: u8) -> u8 {
+        number << 3 | 1
+    }
+    const fn length(number: u8) -> u8 {
+        number << 3 | 2
+    }
+
+    pub(super) const REQUEST_RESOURCE_SPANS: u8 = length(1);
+    pub(super) const RESOURCE: u8 = length(1);
+    pub(super) const RESOURCE_ATTRIBUTES: u8 = length(1);
+    pub(super) const SCOPE_SPANS: u8 = length(2);
+    pub(super) const SCOPE: u8 = length(1);
+    pub(super) const SCOPE_NAME: u8 = length(1);
+    pub(super) const SCOPE_VERSION: u8 = length(2);
+    pub(super) const SPAN: u8 = length(2);
+    pub(super) const TRACE_ID: u8 = length(1);
+    pub(super) const SPAN_ID: u8 = length(2);
+    pub(super) const PARENT_SPAN_ID: u8 = length(4);
+    pub(super) const NAME: u8 = length(5);
+    pub(super) const KIND: u8 = varint(6);
+    pub(super) const START: u8 = fixed64(7);
+    pub(super) const END: u8 = fixed64(8);
+    pub(super) const ATTRIBUTES: u8 = length(9);
+    pub(super) const STATUS: u8 = length(15);
+    pub(super) const STATUS_CODE: u8 = varint(3);
+    pub(super) const KEY: u8 = length(1);
+    pub(super) const VALUE: u8 = length(2);
+    pub(super) const STRING: u8 = length(1);
+    pub(super) const BOOL: u8 = varint(2);
+    pub(super) const INT: u8 = varint(3);
+    pub(super) const ARRAY: u8 = length(5);
+    pub(super) const ARRAY_VALUES: u8 = length(1);
+}
+
+/// The bytes of an attribute before its value; the two lengths among them that depend on the value are missing.
+const fn key<const N: usize>(attributes: u8, name: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    assert!(N == 6 + name.len() && N < 0x80, "the name has a length of one byte");
+    (bytes[0], bytes[2], bytes[3], bytes[N - 2]) = (attributes, field::KEY, name.len() as u8, field::VALUE);
+    let mut at = 0;
+    while at < name.len() {
+        bytes[4 + at] = name.as_bytes()[at];
+        at += 1;
+    }
+    bytes
+}
+
+/// [`key`] of a span's attribute, or of one in another list, as a constant.
+macro_rules! key {
+    ($name:literal) => {
+        key!(field::ATTRIBUTES, $name)
+    };
+    ($attributes:expr, $name:literal) => {
+        const { key::<{ 6 + $name.len() }>($attributes, $name) }
+    };
+}
+
 /// An export request in protobuf, as far as it was written.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -84,8 +146,8 @@ impl Batch {
         let wire = &mut self.wire;
         let resource_spans = wire.open::<OUTER>(field::REQUEST_RESOURCE_SPANS);
         let resource = wire.open::<INNER>(field::RESOURCE);
-        wire.attribute(field::RESOURCE_ATTRIBUTES, "service.name", &[span.service.as_str().as_bytes()]);
-        wire.attribute(field::RESOURCE_ATTRIBUTES, "service.instance.id", &[&hex::of_u64(span.observer.0)]);
+        wire.attribute(key!(field::RESOURCE_ATTRIBUTES, "service.name"), &[span.service.as_str().as_bytes()]);
+        wire.attribute(key!(field::RESOURCE_ATTRIBUTES, "service.instance.id"), &[&hex::of_u64(span.observer.0)]);
         wire.close::<INNER>(resource);
         let scope_spans = wire.open::<OUTER>(field::SCOPE_SPANS);
         let scope = wire.open::<INNER>(field::SCOPE);
@@ -102,45 +164,6 @@ impl Batch {
             self.wire.close::<OUTER>(source.resource_spans);
         }
     }
-}
-
-/// Field numbers with their wire types, as they stand before a field.
-mod field {
-    const fn varint(number: u8) -> u8 {
-        number << 3
-    }
-    const fn fixed64(number: u8) -> u8 {
-        number << 3 | 1
-    }
-    const fn length(number: u8) -> u8 {
-        number << 3 | 2
-    }
-
-    pub(super) const REQUEST_RESOURCE_SPANS: u8 = length(1);
-    pub(super) const RESOURCE: u8 = length(1);
-    pub(super) const RESOURCE_ATTRIBUTES: u8 = length(1);
-    pub(super) const SCOPE_SPANS: u8 = length(2);
-    pub(super) const SCOPE: u8 = length(1);
-    pub(super) const SCOPE_NAME: u8 = length(1);
-    pub(super) const SCOPE_VERSION: u8 = length(2);
-    pub(super) const SPAN: u8 = length(2);
-    pub(super) const TRACE_ID: u8 = length(1);
-    pub(super) const SPAN_ID: u8 = length(2);
-    pub(super) const PARENT_SPAN_ID: u8 = length(4);
-    pub(super) const NAME: u8 = length(5);
-    pub(super) const KIND: u8 = varint(6);
-    pub(super) const START: u8 = fixed64(7);
-    pub(super) const END: u8 = fixed64(8);
-    pub(super) const ATTRIBUTES: u8 = length(9);
-    pub(super) const STATUS: u8 = length(15);
-    pub(super) const STATUS_CODE: u8 = varint(3);
-    pub(super) const KEY: u8 = length(1);
-    pub(super) const VALUE: u8 = length(2);
-    pub(super) const STRING: u8 = length(1);
-    pub(super) const BOOL: u8 = varint(2);
-    pub(super) const INT: u8 = varint(3);
-    pub(super) const ARRAY: u8 = length(5);
-    pub(super) const ARRAY_VALUES: u8 = length(1);
 }
 
 /// Bytes of the wire format.
@@ -197,26 +220,25 @@ impl Wire {
 
     /// An attribute before its value: `value` is the length of the `AnyValue` that must follow.
     #[inline(always)]
-    fn key(&mut self, field: u8, key: &'static str, value: usize) {
+    fn key<const N: usize>(&mut self, mut key: [u8; N], value: usize) {
+        let length = N - 2 + value;
         // What keeps lengths to one byte; all but overlong names are of this kind.
-        if key.len() + value < 0x7c {
-            self.0.extend_from_slice(&[field, (4 + key.len() + value) as u8, field::KEY, key.len() as u8]);
-            self.0.extend_from_slice(key.as_bytes());
-            self.0.extend_from_slice(&[field::VALUE, value as u8]);
+        if length < 0x80 {
+            (key[1], key[N - 1]) = (length as u8, value as u8);
+            self.0.extend_from_slice(&key);
         } else {
-            self.0.push(field);
-            self.varint((2 + key.len() + 1 + varint_len(value) + value) as u64);
-            self.bytes(field::KEY, key.as_bytes());
-            self.0.push(field::VALUE);
+            self.0.push(key[0]);
+            self.varint((length - 1 + varint_len(value)) as u64);
+            self.0.extend_from_slice(&key[2..N - 1]);
             self.varint(value as u64);
         }
     }
 
     /// A text attribute, the text in pieces.
     #[inline(always)]
-    fn attribute(&mut self, field: u8, key: &'static str, pieces: &[&[u8]]) {
+    fn attribute<const N: usize>(&mut self, key: [u8; N], pieces: &[&[u8]]) {
         let length = pieces.iter().map(|piece| piece.len()).sum();
-        self.key(field, key, 1 + varint_len(length) + length);
+        self.key(key, 1 + varint_len(length) + length);
         self.0.push(field::STRING);
         self.varint(length as u64);
         for piece in pieces {
@@ -225,28 +247,28 @@ impl Wire {
     }
 
     #[inline(always)]
-    fn text(&mut self, key: &'static str, text: &str) {
-        self.attribute(field::ATTRIBUTES, key, &[text.as_bytes()]);
+    fn text<const N: usize>(&mut self, key: [u8; N], text: &str) {
+        self.attribute(key, &[text.as_bytes()]);
     }
 
     #[inline(always)]
-    fn id(&mut self, key: &'static str, id: u64) {
-        self.attribute(field::ATTRIBUTES, key, &[&hex::of_u64(id)]);
+    fn id<const N: usize>(&mut self, key: [u8; N], id: u64) {
+        self.attribute(key, &[&hex::of_u64(id)]);
     }
 
     #[inline(always)]
-    fn flag(&mut self, key: &'static str, flag: bool) {
-        self.key(field::ATTRIBUTES, key, 2);
+    fn flag<const N: usize>(&mut self, key: [u8; N], flag: bool) {
+        self.key(key, 2);
         self.0.extend_from_slice(&[field::BOOL, u8::from(flag)]);
     }
 
     /// OTLP integers are signed; what does not fit travels as decimal text.
     #[inline(always)]
-    fn number(&mut self, key: &'static str, number: u64) {
+    fn number<const N: usize>(&mut self, key: [u8; N], number: u64) {
         if number > i64::MAX as u64 {
             return self.text(key, &number.to_string());
         }
-        self.key(field::ATTRIBUTES, key, 1 + varint_len(number as usize));
+        self.key(key, 1 + varint_len(number as usize));
         self.0.push(field::INT);
         self.varint(number);
     }
@@ -297,78 +319,80 @@ impl Wire {
     fn standard(&mut self, span: &CallSpan) {
         let operation = span.api.operation.as_str();
         if let Some((method, path)) = operation.split_once(' ') {
-            self.text("http.request.method", method);
+            self.text(key!("http.request.method"), method);
             match span.side {
-                Side::Caller => self.text("url.template", path),
-                Side::Callee => self.text("http.route", path),
+                Side::Caller => self.text(key!("url.template"), path),
+                Side::Callee => self.text(key!("http.route"), path),
             }
         } else if let Some((service, method)) = operation.split_once('/') {
-            self.text("rpc.system", "grpc");
-            self.text("rpc.service", service);
-            self.text("rpc.method", method);
+            self.text(key!("rpc.system"), "grpc");
+            self.text(key!("rpc.service"), service);
+            self.text(key!("rpc.method"), method);
         }
         if span.side == Side::Caller {
-            self.text("peer.service", span.api.service.as_str());
+            self.text(key!("peer.service"), span.api.service.as_str());
         }
         if let Some(status) = span.http_status {
-            self.number("http.response.status_code", status.into());
+            self.number(key!("http.response.status_code"), status.into());
         }
         if let Some(status) = span.grpc_status {
-            self.number("rpc.grpc.status_code", status.into());
+            self.number(key!("rpc.grpc.status_code"), status.into());
         }
         match (span.outcome, span.grpc_status, span.http_status) {
-            (Some(Outcome::Error), Some(status), _) if status != 0 => self.text("error.type", &status.to_string()),
-            (Some(Outcome::Error), _, Some(status)) => self.text("error.type", &status.to_string()),
-            (Some(Outcome::Error), _, None) => self.text("error.type", "_OTHER"),
-            (None, ..) if span.ending != Ending::Complete => self.text("error.type", span.ending.as_str()),
+            (Some(Outcome::Error), Some(status), _) if status != 0 => {
+                self.text(key!("error.type"), &status.to_string())
+            }
+            (Some(Outcome::Error), _, Some(status)) => self.text(key!("error.type"), &status.to_string()),
+            (Some(Outcome::Error), _, None) => self.text(key!("error.type"), "_OTHER"),
+            (None, ..) if span.ending != Ending::Complete => self.text(key!("error.type"), span.ending.as_str()),
             _ => {}
         }
     }
 
     fn ours(&mut self, span: &CallSpan) {
-        self.number("aftershock.schema", SCHEMA);
-        self.id("aftershock.execution", span.execution.0);
+        self.number(key!("aftershock.schema"), SCHEMA);
+        self.id(key!("aftershock.execution"), span.execution.0);
         if !span.token.is_zero() {
-            self.id("aftershock.token", span.token.0);
+            self.id(key!("aftershock.token"), span.token.0);
         }
-        self.id("aftershock.call", span.call.0);
+        self.id(key!("aftershock.call"), span.call.0);
         if let Some(parent) = span.parent {
-            self.id("aftershock.parent", parent.0);
+            self.id(key!("aftershock.parent"), parent.0);
         }
         if let Some(caller) = &span.caller {
-            self.text("aftershock.caller", caller.as_str());
+            self.text(key!("aftershock.caller"), caller.as_str());
         }
         let api = [span.api.service.as_str().as_bytes(), b" ", span.api.operation.as_str().as_bytes()];
-        self.attribute(field::ATTRIBUTES, "aftershock.api", &api);
-        self.text("aftershock.association", span.association.as_str());
-        self.flag("aftershock.trace_id_derived", span.trace_id == 0);
-        self.number("aftershock.request.clock", span.request.clock);
+        self.attribute(key!("aftershock.api"), &api);
+        self.text(key!("aftershock.association"), span.association.as_str());
+        self.flag(key!("aftershock.trace_id_derived"), span.trace_id == 0);
+        self.number(key!("aftershock.request.clock"), span.request.clock);
         if let Some(response) = span.response {
-            self.number("aftershock.response.clock", response.clock);
-            self.number("aftershock.response.unix_nanos", response.unix_nanos);
+            self.number(key!("aftershock.response.clock"), response.clock);
+            self.number(key!("aftershock.response.unix_nanos"), response.unix_nanos);
         }
         if let Some(outcome) = span.outcome {
-            self.text("aftershock.outcome", outcome.as_str());
+            self.text(key!("aftershock.outcome"), outcome.as_str());
         }
-        self.flag("aftershock.made", span.made);
-        self.text("aftershock.ending", span.ending.as_str());
-        self.flag("aftershock.evidence.went", span.evidence_went);
-        self.flag("aftershock.evidence.came", span.evidence_came);
+        self.flag(key!("aftershock.made"), span.made);
+        self.text(key!("aftershock.ending"), span.ending.as_str());
+        self.flag(key!("aftershock.evidence.went"), span.evidence_went);
+        self.flag(key!("aftershock.evidence.came"), span.evidence_came);
         if !span.gaps.is_empty() {
             self.texts("aftershock.gaps", gap_texts(&span.gaps), |out, gap| out.extend_from_slice(gap.as_bytes()));
         }
         if let Some(messages) = span.messages {
-            self.number("aftershock.messages", messages);
+            self.number(key!("aftershock.messages"), messages);
         }
         if !span.passes.is_empty() {
             self.texts("aftershock.passes", &span.passes, json_pass);
         }
         if let Some(injection) = &span.injection {
-            self.number("aftershock.injection.rule", injection.rule as u64);
-            self.number("aftershock.injection.k", injection.k.into());
-            self.number("aftershock.injection.decided", injection.decided);
-            self.flag("aftershock.injection.held", injection.held);
-            self.text("aftershock.injection.fault", &injection.fault);
+            self.number(key!("aftershock.injection.rule"), injection.rule as u64);
+            self.number(key!("aftershock.injection.k"), injection.k.into());
+            self.number(key!("aftershock.injection.decided"), injection.decided);
+            self.flag(key!("aftershock.injection.held"), injection.held);
+            self.text(key!("aftershock.injection.fault"), &injection.fault);
         }
     }
 }

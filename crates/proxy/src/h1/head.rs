@@ -5,8 +5,6 @@
 
 use std::mem::MaybeUninit;
 
-use smallvec::SmallVec;
-
 use super::Malformed;
 use super::body::Body;
 use crate::exchange::{Fields, Protocol, RequestHead, ResponseHead};
@@ -105,8 +103,11 @@ fn request_of<'a>(lines: &httparse::Request<'_, 'a>) -> Result<Request<'a>, Malf
 
 /// Path with query, and authority (empty unless the target is in absolute form).
 fn split_target(target: &str) -> (&str, &str) {
+    if target.starts_with('/') {
+        return (target, "");
+    }
     let Some((scheme, rest)) = target.split_once("://") else { return (target, "") };
-    if target.starts_with('/') || !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) {
+    if !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) {
         return (target, "");
     }
     match rest.find(['/', '?']) {
@@ -183,7 +184,7 @@ fn complete(parsed: httparse::Result<usize>, raw: &[u8]) -> Result<(), Malformed
 }
 
 fn fields<'a>(lines: &[httparse::Header<'a>]) -> Fields<'a> {
-    Fields(lines.iter().map(|line| (line.name.as_bytes(), line.value)).collect::<SmallVec<_>>())
+    Fields(lines.iter().map(|line| (line.name.as_bytes(), line.value)).collect())
 }
 
 /// One pass over the lines that matter here, told apart by the length of their names.
@@ -237,10 +238,9 @@ fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
 
 /// `1*DIGIT`, no sign, no overflow.
 fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    let digit = |byte: u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    let more = |number: u64, byte: &u8| number.checked_mul(10)?.checked_add(digit(*byte)?);
+    if digits.is_empty() { None } else { digits.iter().try_fold(0, more) }
 }
 
 #[cfg(test)]

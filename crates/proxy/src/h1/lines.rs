@@ -3,6 +3,7 @@
 //! Invariant: every byte of a line that no edit names is written as it came, in its place.
 
 use bytes::BytesMut;
+use smallvec::SmallVec;
 
 use crate::exchange::{Edit, Edits, Fields};
 
@@ -19,16 +20,15 @@ enum Outcome<'e> {
 pub(super) fn write(raw: &[u8], fields: &Fields<'_>, edits: &Edits, out: &mut BytesMut) {
     let end = raw.len() - 2;
     let mut copied = 0;
+    // Of each edit, whether there is a line of its name; told of the first edit of a name.
+    let mut there: SmallVec<[bool; 8]> = edits.iter().map(|_| false).collect();
     if !edits.is_empty() {
-        let mut seen: smallvec::SmallVec<[&str; 4]> = smallvec::SmallVec::new();
         for (at, (name, value)) in fields.0.iter().enumerate() {
-            let Some(known) = edits.iter().map(name_of).find(|n| n.as_bytes().eq_ignore_ascii_case(name)) else {
+            let Some(edit) = edits.iter().position(|e| name_of(e).as_bytes().eq_ignore_ascii_case(name)) else {
                 continue;
             };
-            let first = !seen.contains(&known);
-            if first {
-                seen.push(known);
-            }
+            let known = name_of(&edits[edit]);
+            let first = !std::mem::replace(&mut there[edit], true);
             let start = offset(raw, name);
             let next = fields.0.get(at + 1).map_or(end, |(name, _)| offset(raw, name));
             match in_place(known, edits) {
@@ -48,7 +48,7 @@ pub(super) fn write(raw: &[u8], fields: &Fields<'_>, edits: &Edits, out: &mut By
         }
     }
     out.extend_from_slice(&raw[copied..end]);
-    append(fields, edits, out);
+    append(&there, edits, out);
     out.extend_from_slice(&raw[end..]);
 }
 
@@ -65,10 +65,10 @@ fn in_place<'e>(name: &str, edits: &'e Edits) -> Outcome<'e> {
 }
 
 /// Writes the lines that were not there, in the order in which they were first set.
-fn append(fields: &Fields<'_>, edits: &Edits, out: &mut BytesMut) {
+fn append(there: &[bool], edits: &Edits, out: &mut BytesMut) {
     for (at, edit) in edits.iter().enumerate() {
         let Edit::Set(name, _) = edit else { continue };
-        let there = fields.0.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
+        let there = edits.iter().position(|e| name_of(e) == *name).is_some_and(|first| there[first]);
         let of_name = || edits.iter().enumerate().filter(|(_, e)| name_of(e) == *name);
         let last_remove = of_name().filter(|(_, e)| matches!(e, Edit::Remove(_))).map(|(at, _)| at).next_back();
         let first_set = of_name().find(|(i, e)| matches!(e, Edit::Set(..)) && last_remove.is_none_or(|r| *i > r));
