@@ -42,7 +42,7 @@ pub enum Protocol {
 
 /// Field lines as received, in order, borrowed from the editor.
 #[derive(Debug, Default, Clone)]
-pub struct Fields<'a>(pub SmallVec<[(&'a [u8], &'a [u8]); 24]>);
+pub struct Fields<'a>(pub Vec<(&'a [u8], &'a [u8])>);
 
 impl<'a> Fields<'a> {
     /// Every value of `name` (given in lower case; names are compared without case), in order.

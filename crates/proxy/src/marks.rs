@@ -213,7 +213,7 @@ mod tests {
             ("application/json", false),
             ("text", false),
         ] {
-            let fields = Fields(smallvec::smallvec![(&b"Content-Type"[..], value.as_bytes())]);
+            let fields = Fields(vec![(&b"Content-Type"[..], value.as_bytes())]);
             assert_eq!(is_grpc(&fields), grpc, "{value}");
         }
         assert!(!is_grpc(&Fields::default()));

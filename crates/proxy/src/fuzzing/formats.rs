@@ -149,7 +149,7 @@ pub(super) fn header(input: &[u8]) {
     // No line that an editor hands on has these.
     .filter(|(_, value)| !value.iter().any(|byte| b"\r\n\0".contains(byte)))
     .collect();
-    let fields = Fields(lines.iter().copied().collect());
+    let fields = Fields(lines.to_vec());
     let arriving = Arriving::read(&fields, side, config);
     assert!(arriving.correlations.len() <= config.correlate.len());
     assert_eq!(
