@@ -22,6 +22,7 @@ mod asking;
 mod association;
 mod call;
 mod counters;
+mod ended;
 mod execution;
 mod fault;
 mod forgotten;

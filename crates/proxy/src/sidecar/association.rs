@@ -5,7 +5,7 @@
 //! two executions. A correlation id that two executions carry, or that an unassociated call carries, says nothing; two
 //! executions seen here recently, or an unassociated call that came in, leave nothing to the step `exclusive`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use aftershock_core::hop::{Hop, HopError, Keyring};
@@ -13,32 +13,31 @@ use aftershock_core::id::{CallId, ExecutionId, Token};
 use aftershock_core::span::Association;
 use aftershock_core::w3c::Member;
 use foldhash::HashMap;
-use foldhash::fast::RandomState;
-use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 use super::counters::{Counters, Ignored};
+use super::ended::{Ended, Past};
 use super::execution::Key;
 use super::forgotten::Forgotten;
-use super::header::{Arriving, Correlation, HopLine};
+use super::header::{Arriving, Correlation, Digest, HopLine};
 
 /// Most ended calls that are remembered; the oldest are forgotten first, even within the linger time.
 pub(crate) const MAX_RECENT: usize = 12_288;
 
 /// Whether a call came in, so that it can be a parent, or went out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Direction {
+pub(super) enum Direction {
     In,
     Out,
 }
 
 /// A call that this process has or had open.
 #[derive(Debug)]
-struct Known {
+pub(super) struct Known {
     /// None: it belongs to no execution.
-    key: Option<Key>,
-    open: bool,
-    correlations: SmallVec<[Correlation; 1]>,
+    pub(super) key: Option<Key>,
+    /// Its correlation ids.
+    pub(super) ids: SmallVec<[Digest; 2]>,
 }
 
 impl Known {
@@ -78,8 +77,9 @@ impl Tally {
 struct Carriers {
     /// An execution, and how many calls of it; `None` for calls that belong to none.
     first: (Option<Key>, u32),
-    /// The same of other executions.
-    others: BTreeMap<Option<Key>, u32>,
+    /// The same of other executions, if there are any.
+    #[expect(clippy::box_collection, reason = "there is none in nearly all, and all are kept")]
+    others: Option<Box<BTreeMap<Option<Key>, u32>>>,
     /// Inbound calls that are open.
     open: Tally,
     /// Inbound calls that have ended.
@@ -96,13 +96,13 @@ struct Correlated {
 
 impl Carriers {
     fn new(key: Option<Key>) -> Self {
-        Carriers { first: (key, 0), others: BTreeMap::new(), open: Tally::default(), ended: Tally::default() }
+        Carriers { first: (key, 0), others: None, open: Tally::default(), ended: Tally::default() }
     }
 
     fn put(&mut self, key: Option<Key>) {
         match &mut self.first {
             (first, count) if *first == key => *count += 1,
-            _ => *self.others.entry(key).or_default() += 1,
+            _ => *self.others.get_or_insert_default().entry(key).or_default() += 1,
         }
     }
 
@@ -111,25 +111,28 @@ impl Carriers {
         if self.first.0 == key {
             self.first.1 -= 1;
             if self.first.1 == 0 {
-                let Some(next) = self.others.pop_first() else { return false };
+                let Some(next) = self.others.as_mut().and_then(|others| others.pop_first()) else { return false };
                 self.first = next;
             }
-        } else if let Some(count) = self.others.get_mut(&key) {
+        } else if let Some(others) = &mut self.others
+            && let Some(count) = others.get_mut(&key)
+        {
             *count -= 1;
             if *count == 0 {
-                self.others.remove(&key);
+                others.remove(&key);
             }
         }
+        self.others.take_if(|others| others.is_empty());
         true
     }
 
     /// Whether calls of this execution, or of none, are among them.
     fn has(&self, key: Option<Key>) -> bool {
-        self.first.0 == key || self.others.contains_key(&key)
+        self.first.0 == key || self.others.as_ref().is_some_and(|others| others.contains_key(&key))
     }
 
     fn says(&self) -> Option<Correlated> {
-        let key = self.first.0.filter(|_| self.others.is_empty())?;
+        let key = self.first.0.filter(|_| self.others.is_none())?;
         let (parent, step) = match (self.open.count, self.ended.count) {
             // Only calls that went out carry it: their execution is known, the call above them is not.
             (0, 0) => (None, Association::Ambiguous),
@@ -141,13 +144,12 @@ impl Carriers {
     }
 }
 
-/// Calls open here, and a ring of those that ended within the linger time.
+/// Calls open here, and those that ended within the linger time.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    /// By id and direction: a service that calls itself has both sides of a call here. Of a hash table through which calls
-    /// only pass the half is empty, so the table has numbers and the calls stand side by side.
-    known: IndexMap<(CallId, Direction), Known, RandomState>,
-    carriers: HashMap<Correlation, Carriers>,
+    open: HashMap<(CallId, Direction), Known>,
+    ended: Ended,
+    carriers: HashMap<Digest, Carriers>,
     /// As if all calls carried one id more: what the step `exclusive` asks. Kept only where that is configured.
     recent: Option<Carriers>,
     exclusive: bool,
@@ -155,7 +157,6 @@ pub(crate) struct Calls {
     forgotten: Option<Instant>,
     /// Their correlation ids, where nobody remembers the execution any more.
     forgotten_ids: Forgotten,
-    ended: VecDeque<(Instant, CallId, Direction)>,
     linger: Duration,
     /// Most ended calls that are remembered.
     pub(crate) most: usize,
@@ -165,45 +166,46 @@ impl Calls {
     /// `exclusive` is whether [`Calls::only`] will be asked.
     pub(crate) fn new(linger: Duration, exclusive: bool) -> Self {
         Calls {
-            known: IndexMap::default(),
+            open: HashMap::default(),
+            ended: Ended::default(),
             carriers: HashMap::default(),
             recent: None,
             exclusive,
             forgotten: None,
             forgotten_ids: Forgotten::new(linger),
-            ended: VecDeque::new(),
             linger,
             most: MAX_RECENT,
         }
     }
 
     /// An inbound call begins.
-    pub(crate) fn begin_inbound(&mut self, call: CallId, key: Option<Key>, correlations: SmallVec<[Correlation; 1]>) {
-        self.begin(call, Direction::In, Known { key, open: true, correlations });
+    pub(crate) fn begin_inbound(&mut self, call: CallId, key: Option<Key>, correlations: &[Correlation]) {
+        self.begin(call, Direction::In, key, correlations);
     }
 
     /// An outbound call that stands on the member, or on nothing, begins: the correlation ids beside it belong to its
     /// execution, or to none.
-    pub(crate) fn begin_outbound(&mut self, call: CallId, key: Option<Key>, correlations: SmallVec<[Correlation; 1]>) {
+    pub(crate) fn begin_outbound(&mut self, call: CallId, key: Option<Key>, correlations: &[Correlation]) {
         if !correlations.is_empty() || (self.exclusive && key.is_some()) {
-            self.begin(call, Direction::Out, Known { key, open: true, correlations });
+            self.begin(call, Direction::Out, key, correlations);
         }
     }
 
-    fn begin(&mut self, call: CallId, direction: Direction, known: Known) {
+    fn begin(&mut self, call: CallId, direction: Direction, key: Option<Key>, correlations: &[Correlation]) {
+        let known = Known { key, ids: correlations.iter().map(|id| id.digest()).collect() };
         let put = |carriers: &mut Carriers| {
-            carriers.put(known.key);
+            carriers.put(key);
             if direction == Direction::In {
                 carriers.open.put(call);
             }
         };
-        for correlation in &known.correlations {
-            put(self.carriers.entry(*correlation).or_insert_with(|| Carriers::new(known.key)));
+        for id in &known.ids {
+            put(self.carriers.entry(*id).or_insert_with(|| Carriers::new(key)));
         }
         if self.exclusive && known.is_seen(direction) {
-            put(self.recent.get_or_insert_with(|| Carriers::new(known.key)));
+            put(self.recent.get_or_insert_with(|| Carriers::new(key)));
         }
-        self.known.insert((call, direction), known);
+        self.open.insert((call, direction), known);
     }
 
     /// An inbound call ends; it stays known for the linger time.
@@ -217,26 +219,25 @@ impl Calls {
     }
 
     fn end(&mut self, call: CallId, direction: Direction, now: Instant) {
-        let Some(known) = self.known.get_mut(&(call, direction)).filter(|known| known.open) else { return };
-        known.open = false;
+        let Some(known) = self.open.remove(&(call, direction)) else { return };
         if direction == Direction::In {
             let end = |carriers: &mut Carriers| {
                 carriers.open.take(call);
                 carriers.ended.put(call);
             };
-            known.correlations.iter().for_each(|id| self.carriers.get_mut(id).into_iter().for_each(end));
+            known.ids.iter().for_each(|id| self.carriers.get_mut(id).into_iter().for_each(end));
             self.recent.iter_mut().for_each(end);
         }
         if self.ended.len() >= self.most {
-            self.forgotten = self.ended.front().map(|(at, ..)| *at);
+            self.forgotten = self.ended.first();
             self.forget_oldest(Some(now));
         }
-        self.ended.push_back((now, call, direction));
+        self.ended.push(Past { at: now, call, direction, known });
     }
 
     /// Forget what ended longer ago than the linger time.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while self.ended.front().is_some_and(|(at, ..)| now.saturating_duration_since(*at) > self.linger) {
+        while self.ended.first().is_some_and(|at| now.saturating_duration_since(at) > self.linger) {
             self.forget_oldest(None);
         }
         self.forgotten_ids.expire(now);
@@ -245,22 +246,21 @@ impl Calls {
 
     /// Forget the call that ended first; `early`: now, though its time has not come.
     fn forget_oldest(&mut self, early: Option<Instant>) {
-        let Some((_, call, direction)) = self.ended.pop_front() else { return };
-        let Some(known) = self.known.swap_remove(&(call, direction)) else { return };
+        let Some(Past { call, direction, known, .. }) = self.ended.pop() else { return };
         let take = |carriers: &mut Carriers| {
             if direction == Direction::In {
                 carriers.ended.take(call);
             }
             carriers.take(known.key)
         };
-        for correlation in &known.correlations {
-            let Some(carriers) = self.carriers.get_mut(correlation) else { continue };
+        for id in &known.ids {
+            let Some(carriers) = self.carriers.get_mut(id) else { continue };
             let left = take(carriers);
             if let Some(now) = early.filter(|_| !(left && carriers.has(known.key))) {
-                self.forgotten_ids.put(*correlation, now);
+                self.forgotten_ids.put(*id, now);
             }
             if !left {
-                self.carriers.remove(correlation);
+                self.carriers.remove(id);
             }
         }
         if known.is_seen(direction) && self.recent.as_mut().is_some_and(|carriers| !take(carriers)) {
@@ -268,23 +268,29 @@ impl Calls {
         }
     }
 
+    /// The inbound call with this id, and whether it is open.
+    fn inbound(&self, call: CallId) -> Option<(&Known, bool)> {
+        let open = self.open.get(&(call, Direction::In)).map(|known| (known, true));
+        open.or_else(|| Some((self.ended.get(call, Direction::In)?, false)))
+    }
+
     /// Whether `call` came in here and is remembered.
     pub(crate) fn came_in(&self, call: CallId) -> bool {
-        self.known.contains_key(&(call, Direction::In))
+        self.inbound(call).is_some()
     }
 
     /// The inbound call that `member` names, and whether it is open.
     fn parent(&self, member: &Member) -> Option<(Key, bool)> {
-        let known = self.known.get(&(member.call, Direction::In))?;
+        let (known, open) = self.inbound(member.call)?;
         let key = known.key.filter(|key| *key == Key::of(member))?;
-        Some((key, known.open))
+        Some((key, open))
     }
 
     /// What the correlation ids of a request say together. Two that name two executions say nothing.
     fn correlated(&self, correlations: &[Correlation]) -> Option<Correlated> {
-        let trusted = |id: &&Correlation| !self.forgotten_ids.may_have(id);
-        let says = |id| self.carriers.get(id).and_then(Carriers::says);
-        let mut all = correlations.iter().filter(trusted).filter_map(says);
+        let trusted = |id: &Digest| !self.forgotten_ids.may_have(*id);
+        let says = |id| self.carriers.get(&id).and_then(Carriers::says);
+        let mut all = correlations.iter().map(|id| id.digest()).filter(trusted).filter_map(says);
         let first = all.next()?;
         let keys: BTreeSet<Key> = all.map(|other| other.key).chain([first.key]).collect();
         (keys.len() == 1).then_some(first)

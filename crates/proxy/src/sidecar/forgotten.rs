@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::header::Correlation;
+use super::header::Digest;
 
 /// Bits of a generation, a power of two: with 65,536 ids in it, every fortieth other id is taken for one of them.
 const BITS: usize = 1 << 19;
@@ -35,7 +35,7 @@ impl Forgotten {
     }
 
     /// A call with this id was forgotten.
-    pub(crate) fn put(&mut self, id: Correlation, now: Instant) {
+    pub(crate) fn put(&mut self, id: Digest, now: Instant) {
         self.expire(now);
         let empty = || vec![0; BITS / 64].into_boxed_slice();
         let generations =
@@ -46,9 +46,9 @@ impl Forgotten {
     }
 
     /// Whether a call with this id may have been forgotten within the linger time.
-    pub(crate) fn may_have(&self, id: &Correlation) -> bool {
+    pub(crate) fn may_have(&self, id: Digest) -> bool {
         let Some(generations) = &self.generations else { return false };
-        let within = |generation: &[u64]| bits(*id).all(|bit| generation[bit / 64] & 1 << (bit % 64) != 0);
+        let within = |generation: &[u64]| bits(id).all(|bit| generation[bit / 64] & 1 << (bit % 64) != 0);
         within(&generations.current) || within(&generations.previous)
     }
 
@@ -68,8 +68,7 @@ impl Forgotten {
 }
 
 /// Double hashing (Kirsch and Mitzenmacher 2006) of what is a hash already.
-fn bits(id: Correlation) -> impl Iterator<Item = usize> {
-    let digest = id.digest();
+fn bits(digest: Digest) -> impl Iterator<Item = usize> {
     let (first, step) = (digest, digest >> 32 | 1);
     (0..PROBES).map(move |probe| (first.wrapping_add(probe.wrapping_mul(step)) % BITS as u64) as usize)
 }
@@ -77,11 +76,12 @@ fn bits(id: Correlation) -> impl Iterator<Item = usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sidecar::header::Correlation;
 
     const LINGER: Duration = Duration::from_secs(30);
 
-    fn id(n: u64) -> Correlation {
-        Correlation::read(&["x-request-id"], 0, n.to_string().as_bytes()).unwrap()
+    fn id(n: u64) -> Digest {
+        Correlation::read(&["x-request-id"], 0, n.to_string().as_bytes()).unwrap().digest()
     }
 
     #[test]
@@ -92,10 +92,10 @@ mod tests {
         for second in 0..200 {
             forgotten.put(id(second), at(second));
             for kept in second.saturating_sub(30)..=second {
-                assert!(forgotten.may_have(&id(kept)), "{kept} at {second}");
+                assert!(forgotten.may_have(id(kept)), "{kept} at {second}");
             }
         }
-        assert!(!forgotten.may_have(&id(100)), "long over");
+        assert!(!forgotten.may_have(id(100)), "long over");
         forgotten.expire(at(199) + LINGER * 2 + Duration::from_secs(1));
         assert!(forgotten.generations.is_none(), "its memory is given back");
     }
@@ -104,10 +104,10 @@ mod tests {
     fn few_others_are_taken_for_forgotten_ones() {
         let now = Instant::now();
         let mut forgotten = Forgotten::new(LINGER);
-        assert!(!forgotten.may_have(&id(0)));
+        assert!(!forgotten.may_have(id(0)));
         (0..65_536).for_each(|n| forgotten.put(id(n), now));
-        assert!((0..65_536).all(|n| forgotten.may_have(&id(n))));
-        let wrong = (100_000..200_000).filter(|n| forgotten.may_have(&id(*n))).count();
+        assert!((0..65_536).all(|n| forgotten.may_have(id(n))));
+        let wrong = (100_000..200_000).filter(|n| forgotten.may_have(id(*n))).count();
         assert!((1_500..3_500).contains(&wrong), "{wrong} of 100,000");
     }
 }

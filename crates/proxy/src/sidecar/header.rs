@@ -27,6 +27,9 @@ pub(crate) struct Correlation {
     digest: u64,
 }
 
+/// A correlation id and the family of its field in one number; two that share it share what [`Correlation`] says of two.
+pub(crate) type Digest = u64;
+
 impl Correlation {
     /// The id that `value` of the configuration's `index`th header field carries.
     pub(crate) fn read(correlate: &[&'static str], index: usize, value: &[u8]) -> Option<Self> {
@@ -46,8 +49,8 @@ impl Correlation {
         u8::try_from(first).expect("the configuration limits the fields")
     }
 
-    /// A hash of it.
-    pub(crate) fn digest(self) -> u64 {
+    /// Under which it is remembered.
+    pub(crate) fn digest(self) -> Digest {
         self.digest.rotate_left(u32::from(self.header))
     }
 

@@ -178,7 +178,7 @@ impl Sidecar {
             Inbound::Replay => self.entry(arriving, Token(0), ExecutionId(0), edits),
         };
         let correlations = self.correlations_after(arriving, &identity.edits);
-        self.calls.begin_inbound(identity.id, identity.key, correlations);
+        self.calls.begin_inbound(identity.id, identity.key, &correlations);
         Identified::Call(identity)
     }
 
@@ -322,7 +322,7 @@ impl Sidecar {
         }
         // What rests on an id or on being alone is no evidence of its own.
         if rests_on_member {
-            self.calls.begin_outbound(call, Some(key), arriving.correlations.clone());
+            self.calls.begin_outbound(call, Some(key), &arriving.correlations);
         }
         Identified::Call(Identity {
             key: Some(key),
@@ -360,7 +360,7 @@ impl Sidecar {
             }
         }
         let id = self.draw_call();
-        self.calls.begin_outbound(id, None, arriving.correlations.clone());
+        self.calls.begin_outbound(id, None, &arriving.correlations);
         Identity {
             key: None,
             id,
