@@ -117,10 +117,10 @@ pub struct Spans {
 
 impl Spans {
     /// Record spans.
-    pub fn push(&self, spans: impl IntoIterator<Item = CallSpan>) {
+    pub fn push(&self, spans: &[CallSpan]) {
         let mut queue = self.queue.borrow_mut();
         let before = queue.spans;
-        spans.into_iter().for_each(|span| queue.put(&span));
+        spans.iter().for_each(|span| queue.put(span));
         // Who waits for company is told of the first, and when it is enough.
         if (before == 0 && queue.spans > 0) || (before < BATCH && queue.spans >= BATCH) {
             self.wake.notify_one();
@@ -356,8 +356,8 @@ mod tests {
     fn what_does_not_fit_is_lost_and_counted_for_its_round() {
         let spans = Spans::default();
         let round = Token(7);
-        spans.push((0..CAPACITY).map(|_| any_span(Token(0))));
-        spans.push([any_span(round), any_span(round), any_span(Token(0))]);
+        spans.push(&vec![any_span(Token(0)); CAPACITY]);
+        spans.push(&[any_span(round), any_span(round), any_span(Token(0))]);
         let tally = spans.tally(&[round]);
         assert_eq!((tally.exported, tally.lost), (0, 3));
         assert_eq!(tally.lost_of, BTreeMap::from([(round, 2)]));
@@ -369,10 +369,10 @@ mod tests {
         let spans = Spans::default();
         spans.flush(1);
         assert_eq!(spans.flushed(), [1], "nothing was recorded");
-        spans.push((0..3).map(|_| any_span(Token(0))));
+        spans.push(&vec![any_span(Token(0)); 3]);
         spans.flush(2);
         let first = spans.take_batch();
-        spans.push([any_span(Token(0))]);
+        spans.push(&[any_span(Token(0))]);
         spans.flush(3);
         assert!(spans.flushed().is_empty());
         spans.settle(&first.rounds, false);
@@ -389,7 +389,7 @@ mod tests {
         let spans = Spans::default();
         let span = |call| CallSpan { call: CallId(call), ..any_span(Token(call % 3)) };
         let all: Vec<CallSpan> = (0..2 * BATCH as u64 + 7).map(span).collect();
-        spans.push(all.iter().cloned());
+        spans.push(&all);
         assert_eq!(spans.waiting(), all.len());
         let mut sent = Vec::new();
         for expected in [BATCH, BATCH, 7] {

@@ -282,9 +282,7 @@ impl Hub {
     /// Something happened: pass on what came out, but for resumed messages.
     fn pass_on(&self) {
         let mut sidecar = self.0.sidecar.borrow_mut();
-        if sidecar.has_spans() {
-            self.0.spans.push(sidecar.drain_spans());
-        }
+        sidecar.hand_over_spans(|spans| self.0.spans.push(spans));
         if sidecar.has_control() {
             self.0.word.notify_one();
         }

@@ -395,17 +395,15 @@ impl Sidecar {
 
     /// The spans of calls that ended since the last call.
     pub fn take_spans(&mut self) -> Vec<CallSpan> {
-        self.drain_spans().collect()
+        std::mem::take(&mut self.spans)
     }
 
-    /// The same one by one, in memory that stays.
-    pub(crate) fn drain_spans(&mut self) -> impl Iterator<Item = CallSpan> + '_ {
-        self.spans.drain(..)
-    }
-
-    /// Whether [`Sidecar::take_spans`] would return anything.
-    pub(crate) fn has_spans(&self) -> bool {
-        !self.spans.is_empty()
+    /// Hands over the same, if there are any, from memory that stays.
+    pub fn hand_over_spans(&mut self, to: impl FnOnce(&[CallSpan])) {
+        if !self.spans.is_empty() {
+            to(&self.spans);
+            self.spans.clear();
+        }
     }
 
     /// Rounds that are live here.

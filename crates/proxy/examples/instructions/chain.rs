@@ -10,7 +10,7 @@ use aftershock_core::event::{ApiRef, CountedEvent, Event, EventKind, OutcomeFilt
 use aftershock_core::hop::{HopKey, Keyring};
 use aftershock_core::id::{CallId, ExecutionId, ObserverId, Token};
 use aftershock_core::name::Service;
-use aftershock_core::otlp;
+use aftershock_core::otlp::Batch;
 use aftershock_core::plan::{Rule, Side};
 use aftershock_core::span::{CallSpan, PassedBy};
 use aftershock_core::w3c::{Member, TraceParent};
@@ -95,8 +95,8 @@ pub(crate) struct Chain {
     links: Vec<Link>,
     brains: Vec<Rc<RefCell<Sidecar>>>,
     traffic: Traffic,
-    /// What waits to be encoded for the collector.
-    spans: Vec<CallSpan>,
+    /// What waits for the collector.
+    batch: Batch,
     now: Instant,
     exchanges: u64,
 }
@@ -108,7 +108,7 @@ impl Chain {
             links: Vec::new(),
             brains: Vec::new(),
             traffic: scenario.traffic,
-            spans: Vec::new(),
+            batch: Batch::default(),
             now,
             exchanges: 0,
         };
@@ -149,23 +149,34 @@ impl Chain {
         for link in self.links.iter_mut().rev() {
             link.respond(self.now)?;
         }
-        let before = self.spans.len();
+        self.record()
+    }
+
+    /// Encodes the spans of an exchange for the collector, where it is matched, and sees to it that they are all there.
+    fn record(&mut self) -> anyhow::Result<()> {
+        let matched = self.traffic == Traffic::Matched;
+        let passed = |span: &CallSpan| match &span.passes[..] {
+            [pass] => matches!(&pass.passed_by, Some(PassedBy::GuardFalse(atoms)) if atoms == &[0]),
+            _ => false,
+        };
+        let (mut spans, mut at_target) = (0, true);
         for brain in &self.brains {
-            measured(|| self.spans.extend(brain.borrow_mut().take_spans()));
+            let take = |taken: &[CallSpan]| {
+                spans += taken.len();
+                if matched {
+                    at_target &= taken.iter().all(passed);
+                    taken.iter().for_each(|span| self.batch.push(span));
+                }
+            };
+            measured(|| brain.borrow_mut().hand_over_spans(take));
         }
-        let spans = &self.spans[before..];
         let recorded = matches!(self.traffic, Traffic::Recorded | Traffic::Matched);
         let expected = if recorded { self.links.len() } else { 0 };
-        anyhow::ensure!(spans.len() == expected, "{} spans, expected {expected}", spans.len());
-        if self.traffic == Traffic::Matched {
-            let passed = |span: &CallSpan| matches!(&span.passes[..], [pass] if pass.passed_by == Some(PassedBy::GuardFalse(vec![0])));
-            anyhow::ensure!(spans.iter().all(passed), "a request was not at the target, or its guard was true");
-        }
-        if self.spans.len() >= BATCH {
-            if self.traffic == Traffic::Matched {
-                measured(|| drop(black_box(otlp::encode(&self.spans))));
-            }
-            self.spans.clear();
+        anyhow::ensure!(spans == expected, "{spans} spans, expected {expected}");
+        anyhow::ensure!(at_target, "a request was not at the target, or its guard was true");
+        if self.batch.len() >= BATCH {
+            let batch = std::mem::take(&mut self.batch);
+            measured(|| self.batch = Batch::reusing(black_box(batch.finish())));
         }
         Ok(())
     }

@@ -593,7 +593,7 @@ impl Sidecar {
             let gaps = execution.map(|execution| execution.knowledge.evidence.gaps().clone()).unwrap_or_default();
             let unix_nanos = self.unix_nanos();
             let recorder = Recorder { service: &self.config.service, observer: self.observer, gaps, unix_nanos };
-            self.spans.push(span(*call, how, recorder));
+            self.spans.push(span(call, how, recorder));
         }
         if let Some(key) = key {
             self.executions.leave(key);

@@ -18,7 +18,7 @@ pub(crate) struct Recorder<'a> {
 }
 
 /// The span of `call`, which is over and was to be recorded.
-pub(crate) fn span(call: Call, how: Closed, recorder: Recorder<'_>) -> CallSpan {
+pub(crate) fn span(call: Box<Call>, how: Closed, recorder: Recorder<'_>) -> CallSpan {
     let token = call.token();
     CallSpan {
         side: call.side,
