@@ -82,7 +82,10 @@ struct Schedule {
     /// Where nothing is between load and origin there is no CPU to measure.
     direct: Duration,
     warm_up: Duration,
+    /// What the sidecar adds to latencies is measured in turns of this length.
     latency: Duration,
+    /// So many of them in each round.
+    latency_turns: usize,
     memory: Duration,
     idle: usize,
     growth: bool,
@@ -98,7 +101,8 @@ impl Schedule {
                 other: ms(1_150),
                 direct: ms(400),
                 warm_up: ms(150),
-                latency: ms(1_500),
+                latency: ms(500),
+                latency_turns: 5,
                 memory: ms(800),
                 idle: IDLE,
                 growth: true,
@@ -109,7 +113,8 @@ impl Schedule {
                 other: ms(350),
                 direct: ms(200),
                 warm_up: ms(150),
-                latency: ms(1_500),
+                latency: ms(500),
+                latency_turns: 3,
                 memory: ms(500),
                 idle: IDLE,
                 growth: false,
@@ -121,6 +126,7 @@ impl Schedule {
                 direct: ms(100),
                 warm_up: ms(20),
                 latency: ms(150),
+                latency_turns: 1,
                 memory: ms(150),
                 idle: 100,
                 growth: false,
@@ -224,8 +230,10 @@ impl Run {
             for shape in [H1, H2] {
                 let saturation = report.saturation(shape).context("the sidecar was put under load before")?;
                 let row = Row { shape, pace: Pace::Rate(saturation / 2.0), makes_ratio: false };
-                let turn = self.latency(round, &row).await?;
-                report.add_latency(shape, turn);
+                for turn in 0..self.schedule.latency_turns {
+                    let turn = self.latency(round, turn, &row).await?;
+                    report.add_latency(shape, turn);
+                }
             }
             self.progress(round, "memory");
             self.running.clear();
@@ -255,7 +263,7 @@ impl Run {
     }
 
     async fn row(&mut self, round: usize, row: &Row) -> anyhow::Result<Vec<(Kind, Measured)>> {
-        let kinds = self.kinds.clone();
+        let kinds = self.order(round, &self.kinds);
         let Schedule { ratio, other, direct, warm_up, .. } = self.schedule;
         let extent = |kind| Extent::Time {
             warm_up,
@@ -268,12 +276,13 @@ impl Run {
         self.turn(round, row, &kinds, extent).await
     }
 
-    async fn latency(&mut self, round: usize, row: &Row) -> anyhow::Result<Vec<(Kind, Measured)>> {
+    async fn latency(&mut self, round: usize, turn: usize, row: &Row) -> anyhow::Result<Vec<(Kind, Measured)>> {
         let extent = Extent::Time { warm_up: self.schedule.warm_up, measured: self.schedule.latency };
-        self.turn(round, row, &[Kind::NoProxy, Kind::Aftershock], |_| extent).await
+        let kinds = self.order(round + turn, &[Kind::NoProxy, Kind::Aftershock]);
+        self.turn(round, row, &kinds, |_| extent).await
     }
 
-    /// Everybody's turn with one row.
+    /// Everybody's turn with one row, in the order of `kinds`.
     async fn turn(
         &mut self,
         round: usize,
@@ -283,7 +292,7 @@ impl Run {
     ) -> anyhow::Result<Vec<(Kind, Measured)>> {
         'again: loop {
             let mut measured = Vec::new();
-            for kind in self.order(round, kinds) {
+            for kind in kinds.iter().copied() {
                 let load = Load { shape: row.shape, pace: row.pace, extent: extent(kind), watch_memory: false };
                 match self.one(kind, &load).await {
                     Ok(one) => measured.push((kind, one)),
