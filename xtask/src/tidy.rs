@@ -104,6 +104,11 @@ fn dependencies_documented(packages: &BTreeMap<String, Package>, broken: &mut Ve
     Ok(())
 }
 
+/// Whether `line` is where a merge tool begins or ends what it could not decide.
+fn is_conflict(line: &str) -> bool {
+    ["<", ">"].iter().any(|mark| line.starts_with(&format!("{} ", mark.repeat(7))))
+}
+
 fn sources(broken: &mut Vec<String>) -> anyhow::Result<()> {
     let output = std::process::Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -112,8 +117,14 @@ fn sources(broken: &mut Vec<String>) -> anyhow::Result<()> {
         .context("failed to run git")?;
     let pure: Vec<String> =
         PURE.iter().map(|name| format!("crates/{}/src/", name.trim_start_matches("aftershock-"))).collect();
-    for path in String::from_utf8_lossy(&output.stdout).split('\0').filter(|path| path.ends_with(".rs")) {
+    for path in String::from_utf8_lossy(&output.stdout).split('\0') {
         let Ok(text) = std::fs::read_to_string(run::root().join(path)) else { continue };
+        for (number, _) in text.lines().enumerate().filter(|(_, line)| is_conflict(line)) {
+            broken.push(format!("{path}:{}: a merge was not finished here", number + 1));
+        }
+        if !path.ends_with(".rs") {
+            continue;
+        }
         let is_test = path.contains("/tests/") || path.ends_with("/tests.rs");
         if !is_test && !text.starts_with("//!") && !text.starts_with("#!") {
             broken.push(format!("{path}: no `//!` header that says what the module is for"));

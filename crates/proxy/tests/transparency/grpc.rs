@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use aftershock_lab::net::{Family, Namespace};
 use aftershock_proxy::exchange::{Act, Edit, Edits, Made, Mark, Marks, Resume, Verdict};
 
 use crate::support::peers::{Grpc, GrpcServer};
+use crate::support::pods::{Beside, addresses, inside, network};
 use crate::support::process::Process;
 use crate::support::sidecar::{Board, Point, Sidecar};
 use crate::support::way::{Stage, Way};
@@ -78,11 +80,19 @@ fn grpc_calls_to_a_server_in_go_end_as_they_do_without_a_sidecar() {
     calls_end_alike("grpc_calls_to_a_server_in_go_end_as_they_do_without_a_sidecar", Grpc::Go);
 }
 
+/// Options of a server that says GOAWAY on each connection soon, and lets calls come to their end.
+const AGE: &str = r#"{"grpc.max_connection_age_ms": 50, "grpc.max_connection_age_grace_ms": 20000}"#;
+
+fn assert_survived(client: Grpc, statuses: &str) {
+    // Node's client fails calls that it begins between two GOAWAYs, without a sidecar as well.
+    let expected = if client == Grpc::Node { statuses.replace(",UNAVAILABLE", "") } else { statuses.to_owned() };
+    assert_eq!(expected, "OK", "{client:?}: {statuses}");
+}
+
 /// Servers say GOAWAY again and again, with streams under way and the next ones on their way.
 #[test]
 fn grpc_calls_survive_servers_that_limit_the_age_of_connections() {
     let test = "grpc_calls_survive_servers_that_limit_the_age_of_connections";
-    let age = r#"{"grpc.max_connection_age_ms": 50, "grpc.max_connection_age_grace_ms": 20000}"#;
     for (client, server) in [
         (Grpc::Python, Grpc::Python),
         (Grpc::Python, Grpc::Node),
@@ -94,7 +104,7 @@ fn grpc_calls_survive_servers_that_limit_the_age_of_connections() {
         if !(server.present(test) && client.present(test)) {
             return;
         }
-        let server = server.serve(age);
+        let server = server.serve(AGE);
         let board = Board::default();
         let sidecar = Sidecar::recording(&[server.address], &board);
         let mut load = client.load(&[sidecar.address]);
@@ -102,10 +112,54 @@ fn grpc_calls_survive_servers_that_limit_the_age_of_connections() {
         while !board.log().iter().any(|note| note.starts_with("30.")) {
             load.goes_on();
         }
-        let statuses = load.end();
-        // Node's client fails calls that it begins between two GOAWAYs, without a sidecar as well.
-        let expected = if client == Grpc::Node { statuses.replace(",UNAVAILABLE", "") } else { statuses.clone() };
-        assert_eq!(expected, "OK", "{client:?}: {statuses}");
+        assert_survived(client, &load.end());
+    }
+}
+
+/// The same, of applications that know of no sidecar.
+#[test]
+fn redirected_grpc_calls_survive_servers_that_limit_the_age_of_connections() {
+    let test = "redirected_grpc_calls_survive_servers_that_limit_the_age_of_connections";
+    for client in Grpc::ALL {
+        let Some(network) = network(test, Family::V4, &["front", "back"]) else { return };
+        if !(Grpc::Python.present(test) && client.present(test)) {
+            return;
+        }
+        let [front, back] = ["front", "back"].map(|pod| inside(&network, pod));
+        let sidecars = [Beside::start(&front, "front", "{}"), Beside::start(&back, "back", "{}")];
+        let host = addresses(&network, "back")[0];
+        let server = back.run(|| Grpc::Python.serve_at(host, AGE)).expect("a thread");
+        let mut load = front.run(|| client.load(&[server.address])).expect("a thread");
+        while sidecars[1].counted()[0] < 30 {
+            load.goes_on();
+        }
+        assert_survived(client, &load.end());
+    }
+}
+
+/// One sidecar of two gets SIGTERM, with the connections redirected to it: nobody notices.
+#[test]
+fn redirected_grpc_calls_move_to_another_instance_when_a_sidecar_ends() {
+    let test = "redirected_grpc_calls_move_to_another_instance_when_a_sidecar_ends";
+    for client in Grpc::ALL {
+        let Some(network) = network(test, Family::V4, &["front", "one", "two"]) else { return };
+        if !(Grpc::Python.present(test) && client.present(test)) {
+            return;
+        }
+        let [front, one, two] = ["front", "one", "two"].map(|pod| inside(&network, pod));
+        let [_caller, mut first, _second] =
+            [(&front, "front"), (&one, "back"), (&two, "back")].map(|(pod, service)| Beside::start(pod, service, "{}"));
+        let serve = |pod: &Namespace, name: &str| {
+            let host = addresses(&network, name)[0];
+            pod.run(|| Grpc::Python.serve_at(host, "{}")).expect("a thread")
+        };
+        let servers = [serve(&one, "one"), serve(&two, "two")];
+        let mut load = front.run(|| client.load(&servers.each_ref().map(|server| server.address))).expect("a thread");
+        load.goes_on();
+        assert!(first.counted()[0] > 0, "the first instance is called first");
+        assert!(first.end().success());
+        load.goes_on();
+        assert_eq!(load.end(), "OK", "{client:?}");
     }
 }
 

@@ -7,12 +7,12 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use aftershock_lab::net::{Family, Namespace, NetError, PodNetwork};
-use rustix::process::Gid;
+use rustix::process::{Gid, Pid, Signal, kill_process};
 use rustix::thread::set_thread_gid;
 use tempfile::TempDir;
 
@@ -194,6 +194,18 @@ impl Beside {
             value("aftershock_connections_total{direction=\"outbound\"}"),
             value("aftershock_opaque_connections_total"),
         ]
+    }
+}
+
+impl Beside {
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it runs");
+        // The end of its input would be a second request, to end at once; waiting closes it.
+        let input = self.process.stdin.take();
+        let status = self.process.wait().expect("it ends");
+        drop(input);
+        status
     }
 }
 
