@@ -229,28 +229,13 @@ impl Controller {
             caller: Some(self.service.clone()),
             outcome: OutcomeFilter::Ok,
         };
-        let rule = |index: usize, side: Side, api: Api| Rule {
-            index,
-            service: self.service.clone(),
-            side,
-            apis: BTreeSet::from([api.clone()]),
-            tfic: Tfic {
-                target: Target {
-                    caller: (side == Side::Caller).then(|| self.service.clone()),
-                    api: ApiRef::Api(api),
-                    k: Occurrence::First,
-                    phase: Phase::Request,
-                    outcome: OutcomeFilter::Any,
-                    at: None,
-                    post_effect: false,
-                },
-                fault: Fault::Drop,
-                pattern: None,
-                guard: Guard { after: vec![Atom::new(event.clone(), 1)] },
-                hold: None,
-                max_injections: Default::default(),
-            },
-            arbitrated: false,
+        let rule = |index: usize, side: Side, api: Api| {
+            let apis = BTreeSet::from([api.clone()]);
+            let caller = (side == Side::Caller).then(|| self.service.clone());
+            let target = Target { caller, ..Target::new(ApiRef::Api(api), Occurrence::First, Phase::Request) };
+            let guard = Guard { after: vec![Atom::new(event.clone(), 1)] };
+            let tfic = Tfic { guard, ..Tfic::new(target, Fault::Drop) };
+            Rule { index, service: self.service.clone(), side, apis, tfic, arbitrated: false }
         };
         let callers = self.peers.values().map(|peer| (Side::Caller, peer));
         let sides = std::iter::once((Side::Callee, &self.service)).chain(callers);

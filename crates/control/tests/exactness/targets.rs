@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aftershock_core::event::{ApiRef, OutcomeFilter};
+use aftershock_core::event::ApiRef;
 use aftershock_core::plan::{
     ErrorAnswer, Fault, Hold, MaxInjections, Occurrence, Phase, Reset, Target, Tfic, Unlimited,
 };
@@ -25,15 +25,12 @@ pub(crate) fn draw(random: &mut Random, traces: &[Trace]) -> Result<Tfic, String
     let phase = if random.one_in(2) { Phase::Request } else { Phase::Response };
     let number = random.between(1, most.max(1)) as u32;
     let is_first = random.one_in(4);
+    let k = if is_first { Occurrence::First } else { Occurrence::Number(number) };
     let mut request = Request::new(
         Target {
             caller: caller.clone(),
-            api: ApiRef::Api(call.api.clone()),
-            k: if is_first { Occurrence::First } else { Occurrence::Number(number) },
-            phase,
-            outcome: OutcomeFilter::Any,
-            at: None,
             post_effect: phase == Phase::Response && random.one_in(5),
+            ..Target::new(ApiRef::Api(call.api.clone()), k, phase)
         },
         Fault::Drop,
     );

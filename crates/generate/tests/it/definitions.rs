@@ -28,15 +28,8 @@ pub(crate) fn some_target(sims: &[Simulated], random: &mut Random) -> Option<(Ta
     let calls: Vec<_> = sims[0].trace.calls.iter().filter(|call| call.caller.is_some()).collect();
     let call = calls.get(random.below(calls.len().max(1) as u64) as usize)?;
     let phase = if random.one_in(2) { Phase::Request } else { Phase::Response };
-    let target = Target {
-        caller: call.caller.clone(),
-        api: ApiRef::Api(call.api.clone()),
-        k: Occurrence::First,
-        phase,
-        outcome: OutcomeFilter::Any,
-        at: None,
-        post_effect: false,
-    };
+    let target =
+        Target { caller: call.caller.clone(), ..Target::new(ApiRef::Api(call.api.clone()), Occurrence::First, phase) };
     let passes = passes(&sims[0], &target).len();
     Some((target, 1 + random.below(passes as u64) as u32))
 }
@@ -288,12 +281,7 @@ fn time_order_promises_an_event_that_the_sidecar_cannot_know() {
     let sims: Vec<Simulated> = (0..10).map(|seed| simulate(&concurrent(), seed)).collect();
     let target = Target {
         caller: Some("root".parse().unwrap()),
-        api: ApiRef::Api(api("look t.Look/Up")),
-        k: Occurrence::First,
-        phase: Phase::Request,
-        outcome: OutcomeFilter::Any,
-        at: None,
-        post_effect: false,
+        ..Target::new(ApiRef::Api(api("look t.Look/Up")), Occurrence::First, Phase::Request)
     };
     let deep = Event {
         event: EventKind::RequestSent,

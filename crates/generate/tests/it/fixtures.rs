@@ -53,15 +53,7 @@ fn page() -> Node {
 }
 
 fn target(api: &str, k: u32, phase: Phase) -> Target {
-    Target {
-        caller: None,
-        api: ApiRef::Api(crate::support::api(api)),
-        k: Occurrence::Number(k),
-        phase,
-        outcome: OutcomeFilter::Any,
-        at: None,
-        post_effect: false,
-    }
+    Target::new(ApiRef::Api(crate::support::api(api)), Occurrence::Number(k), phase)
 }
 
 fn hold() -> Option<Hold> {

@@ -2,7 +2,7 @@
 
 use aftershock_core::event::{ApiRef, Event, EventKind, OutcomeFilter};
 use aftershock_core::id::ExecutionId;
-use aftershock_core::plan::{Atom, Fault, Guard, MaxInjections, Occurrence, Phase, Plan, Target, Tfic};
+use aftershock_core::plan::{Atom, Fault, Guard, Occurrence, Phase, Plan, Target, Tfic};
 use aftershock_core::trace::Trace;
 use aftershock_generate::guard::Warning;
 use aftershock_generate::{GenerateError, Request, patterns, synthesize, validate};
@@ -13,12 +13,11 @@ const ITEM: &str = "item t.Item/Get";
 const PRICE: &str = "price t.Price/Get";
 
 fn target(api: &str, k: Occurrence, phase: Phase) -> Target {
-    let api = ApiRef::Api(crate::support::api(api));
-    Target { caller: None, api, k, phase, outcome: OutcomeFilter::Any, at: None, post_effect: false }
+    Target::new(ApiRef::Api(crate::support::api(api)), k, phase)
 }
 
 fn tfic(target: Target, fault: Fault, after: Vec<Atom>) -> Tfic {
-    Tfic { target, fault, pattern: None, guard: Guard { after }, hold: None, max_injections: MaxInjections::default() }
+    Tfic { guard: Guard { after }, ..Tfic::new(target, fault) }
 }
 
 /// An item, its price, two more items at once.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use aftershock_core::event::{ApiRef, Event, EventKind, OutcomeFilter};
-use aftershock_core::plan::{Atom, Fault, Guard, MaxInjections, Occurrence, Phase, Plan, StreamPoint, Target, Tfic};
+use aftershock_core::plan::{Atom, Fault, Guard, Occurrence, Phase, Plan, StreamPoint, Target, Tfic};
 use aftershock_core::trace::Trace;
 use aftershock_generate::guard::Warning;
 use aftershock_generate::{GenerateError, Request, patterns, synthesize, validate};
@@ -34,7 +34,7 @@ fn streaming(root: &Node, n: u64, messages: u64) -> Vec<Trace> {
 }
 
 fn target(k: Occurrence, phase: Phase, at: Option<StreamPoint>) -> Target {
-    Target { caller: None, api: ApiRef::Api(api(FEED)), k, phase, outcome: OutcomeFilter::Any, at, post_effect: false }
+    Target { at, ..Target::new(ApiRef::Api(api(FEED)), k, phase) }
 }
 
 fn request(k: u32, at: StreamPoint) -> Request {
@@ -42,9 +42,7 @@ fn request(k: u32, at: StreamPoint) -> Request {
 }
 
 fn by_hand(target: Target, fault: Fault) -> Plan {
-    let max_injections = MaxInjections::default();
-    let fault = Tfic { target, fault, pattern: None, guard: Guard::default(), hold: None, max_injections };
-    Plan { faults: vec![fault], ..Plan::default() }
+    Plan { faults: vec![Tfic::new(target, fault)], ..Plan::default() }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use aftershock_control::api::Verdict;
 use aftershock_control::runner::Runner;
 use aftershock_control::scenario::Scenario;
 use aftershock_core::duration::Interval;
-use aftershock_core::event::{ApiRef, OutcomeFilter};
+use aftershock_core::event::ApiRef;
 use aftershock_core::name::{Api, Service};
 use aftershock_core::plan::{ErrorAnswer, Fault, Hold, Occurrence, Phase, Plan, Target};
 use aftershock_core::trace::Trace;
@@ -206,12 +206,7 @@ fn draw(lots: &mut SplitMix64, traces: &[Trace]) -> Option<(String, Plan)> {
     let fault = fault(lots, phase, api);
     let mut target = Target {
         caller: Some(caller.clone()),
-        api: ApiRef::Api(api.clone()),
-        k: Occurrence::Number(pass),
-        phase,
-        outcome: OutcomeFilter::Any,
-        at: None,
-        post_effect: false,
+        ..Target::new(ApiRef::Api(api.clone()), Occurrence::Number(pass), phase)
     };
     let (name, request) = match lots.below(8) {
         0 => {
