@@ -42,6 +42,8 @@ const PURE: &[&str] = &["aftershock-core", "aftershock-generate"];
 const IMPURE: &[&str] = &["tokio", "hyper", "getrandom", "rusqlite", "rustix", "socket2", "axum"];
 /// Words that betray a clock, a socket or a file in a pure crate.
 const IMPURE_WORDS: &[&str] = &["std::net", "std::fs", "SystemTime", "Instant::now", "std::env", "std::process"];
+/// How lines begin where a merge tool begins and ends what it could not decide.
+const CONFLICT: &[&str] = &[concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
 
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut broken = Vec::new();
@@ -104,11 +106,6 @@ fn dependencies_documented(packages: &BTreeMap<String, Package>, broken: &mut Ve
     Ok(())
 }
 
-/// Whether `line` is where a merge tool begins or ends what it could not decide.
-fn is_conflict(line: &str) -> bool {
-    ["<", ">"].iter().any(|mark| line.starts_with(&format!("{} ", mark.repeat(7))))
-}
-
 fn sources(broken: &mut Vec<String>) -> anyhow::Result<()> {
     let output = std::process::Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -119,6 +116,7 @@ fn sources(broken: &mut Vec<String>) -> anyhow::Result<()> {
         PURE.iter().map(|name| format!("crates/{}/src/", name.trim_start_matches("aftershock-"))).collect();
     for path in String::from_utf8_lossy(&output.stdout).split('\0') {
         let Ok(text) = std::fs::read_to_string(run::root().join(path)) else { continue };
+        let is_conflict = |line: &str| CONFLICT.iter().any(|mark| line.starts_with(mark));
         for (number, _) in text.lines().enumerate().filter(|(_, line)| is_conflict(line)) {
             broken.push(format!("{path}:{}: a merge was not finished here", number + 1));
         }

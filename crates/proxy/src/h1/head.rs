@@ -9,7 +9,7 @@ use super::Malformed;
 use super::body::Body;
 use crate::exchange::{Fields, Protocol, RequestHead, ResponseHead};
 
-/// Field lines that are read without an allocation.
+/// Field lines that are parsed without an allocation.
 const USUAL_LINES: usize = 64;
 
 /// A request head and what it says about its connection.

@@ -20,7 +20,7 @@ enum Outcome<'e> {
 pub(super) fn write(raw: &[u8], fields: &Fields<'_>, edits: &Edits, out: &mut BytesMut) {
     let end = raw.len() - 2;
     let mut copied = 0;
-    // Of each edit, whether there is a line of its name; told of the first edit of a name.
+    // Of each edit, whether there is a line of its name.
     let mut there: SmallVec<[bool; 8]> = edits.iter().map(|_| false).collect();
     if !edits.is_empty() {
         for (at, (name, value)) in fields.0.iter().enumerate() {
@@ -28,7 +28,8 @@ pub(super) fn write(raw: &[u8], fields: &Fields<'_>, edits: &Edits, out: &mut By
                 continue;
             };
             let known = name_of(&edits[edit]);
-            let first = !std::mem::replace(&mut there[edit], true);
+            let first = !there[edit];
+            there.iter_mut().zip(edits).for_each(|(there, other)| *there |= name_of(other) == known);
             let start = offset(raw, name);
             let next = fields.0.get(at + 1).map_or(end, |(name, _)| offset(raw, name));
             match in_place(known, edits) {
@@ -68,11 +69,10 @@ fn in_place<'e>(name: &str, edits: &'e Edits) -> Outcome<'e> {
 fn append(there: &[bool], edits: &Edits, out: &mut BytesMut) {
     for (at, edit) in edits.iter().enumerate() {
         let Edit::Set(name, _) = edit else { continue };
-        let there = edits.iter().position(|e| name_of(e) == *name).is_some_and(|first| there[first]);
         let of_name = || edits.iter().enumerate().filter(|(_, e)| name_of(e) == *name);
         let last_remove = of_name().filter(|(_, e)| matches!(e, Edit::Remove(_))).map(|(at, _)| at).next_back();
         let first_set = of_name().find(|(i, e)| matches!(e, Edit::Set(..)) && last_remove.is_none_or(|r| *i > r));
-        if first_set.map(|(i, _)| i) != Some(at) || (there && last_remove.is_none()) {
+        if first_set.map(|(i, _)| i) != Some(at) || (there[at] && last_remove.is_none()) {
             continue;
         }
         if let Some((_, Edit::Set(_, value))) = of_name().next_back() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aftershock_lab::net::{Family, Namespace};
+use aftershock_lab::net::{Family, PodNetwork};
 use aftershock_proxy::exchange::{Act, Edit, Edits, Made, Mark, Marks, Resume, Verdict};
 
 use crate::support::peers::{Grpc, GrpcServer};
@@ -80,6 +80,12 @@ fn grpc_calls_to_a_server_in_go_end_as_they_do_without_a_sidecar() {
     calls_end_alike("grpc_calls_to_a_server_in_go_end_as_they_do_without_a_sidecar", Grpc::Go);
 }
 
+/// A server in a pod.
+fn serve_in(network: &PodNetwork, pod: &str, options: &str) -> GrpcServer {
+    let host = addresses(network, pod)[0];
+    inside(network, pod).run(|| Grpc::Python.serve_at(host, options)).expect("a thread")
+}
+
 /// Options of a server that says GOAWAY on each connection soon, and lets calls come to their end.
 const AGE: &str = r#"{"grpc.max_connection_age_ms": 50, "grpc.max_connection_age_grace_ms": 20000}"#;
 
@@ -125,12 +131,10 @@ fn redirected_grpc_calls_survive_servers_that_limit_the_age_of_connections() {
         if !(Grpc::Python.present(test) && client.present(test)) {
             return;
         }
-        let [front, back] = ["front", "back"].map(|pod| inside(&network, pod));
-        let sidecars = [Beside::start(&front, "front", "{}"), Beside::start(&back, "back", "{}")];
-        let host = addresses(&network, "back")[0];
-        let server = back.run(|| Grpc::Python.serve_at(host, AGE)).expect("a thread");
-        let mut load = front.run(|| client.load(&[server.address])).expect("a thread");
-        while sidecars[1].counted()[0] < 30 {
+        let [_front, back] = ["front", "back"].map(|pod| Beside::start(&inside(&network, pod), pod, "{}"));
+        let server = serve_in(&network, "back", AGE);
+        let mut load = inside(&network, "front").run(|| client.load(&[server.address])).expect("a thread");
+        while back.counted()[0] < 30 {
             load.goes_on();
         }
         assert_survived(client, &load.end());
@@ -146,15 +150,11 @@ fn redirected_grpc_calls_move_to_another_instance_when_a_sidecar_ends() {
         if !(Grpc::Python.present(test) && client.present(test)) {
             return;
         }
-        let [front, one, two] = ["front", "one", "two"].map(|pod| inside(&network, pod));
-        let [_caller, mut first, _second] =
-            [(&front, "front"), (&one, "back"), (&two, "back")].map(|(pod, service)| Beside::start(pod, service, "{}"));
-        let serve = |pod: &Namespace, name: &str| {
-            let host = addresses(&network, name)[0];
-            pod.run(|| Grpc::Python.serve_at(host, "{}")).expect("a thread")
-        };
-        let servers = [serve(&one, "one"), serve(&two, "two")];
-        let mut load = front.run(|| client.load(&servers.each_ref().map(|server| server.address))).expect("a thread");
+        let [_front, mut first, _second] = [("front", "front"), ("one", "back"), ("two", "back")]
+            .map(|(pod, service)| Beside::start(&inside(&network, pod), service, "{}"));
+        let servers = ["one", "two"].map(|pod| serve_in(&network, pod, "{}"));
+        let addresses = servers.each_ref().map(|server| server.address);
+        let mut load = inside(&network, "front").run(|| client.load(&addresses)).expect("a thread");
         load.goes_on();
         assert!(first.counted()[0] > 0, "the first instance is called first");
         assert!(first.end().success());

@@ -195,9 +195,7 @@ impl Beside {
             value("aftershock_opaque_connections_total"),
         ]
     }
-}
 
-impl Beside {
     /// Asks it to end, and waits until it has.
     pub(crate) fn end(&mut self) -> ExitStatus {
         kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it runs");
